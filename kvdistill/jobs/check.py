@@ -391,7 +391,7 @@ def _check_logs(
             members=numbers,
         )
         for section, numbers in zip(run.job.job.processes, members, strict=True)
-        # The null engine and synchronous engines have no submission latency.
+        # The null engine and synchronous ones submit nothing.
         for is_submission in [not is_null and _engine(run.job.job, section) == "libaio"]
     ]
     result = closeness.compare_logged(run, observed, logs)
@@ -401,7 +401,7 @@ def _check_logs(
 
 
 def _engine(job: FioJob, section: FioSection) -> str | None:
-    """Return the I/O engine of a section: its own, or the shared one."""
+    """Return the I/O engine of a section: its own, or the one that all share."""
     shared = job.sections[0].options.get("ioengine")
     return section.options.get("ioengine", shared)
 

@@ -34,9 +34,9 @@ END_SLIP_TARGET = 0.01
 DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.25
 """An untimed trace has no queue depth: that of one replay on one disk is compared."""
 BUSY_DEPTH_TARGET = 0.20
-"""Target of the queue depth at issue and while the device is busy.
+"""Target of the depth at issue and while the device is busy.
 
-The speed of the disk changes these less than the mean over all the time.
+A slower or faster disk changes these less than the mean over the whole time.
 """
 HOT_TARGET = 0.02
 MRC_TARGET = 0.02
@@ -48,8 +48,8 @@ _SIGMAS = 2
 _NEAREST_RANK_P99 = 100
 _NO_TIME = "operations take no time on fio's null engine, so a closed loop is not limited by them"
 _NO_WAIT = (
-    "no I/O of the job waits for another, unlike kvreplay's; jobs from kvreplay's run (kvdistill fio"
-    " RUN) use its actual issue times"
+    "fio issues operations without waiting for earlier ones of their request, unlike kvreplay; jobs"
+    " from kvreplay's run (kvdistill fio RUN) use its actual issue times"
 )
 _BLOCK_FIGURES = ("hot10_share", "reuse_p50_blocks")
 ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
@@ -109,9 +109,9 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     idle_share: float | None = None
     """Share of the time with nothing in flight; null if not observed at the device."""
     depth_at_issue: float | None = None
-    """Mean requests in flight at the issue of one, including it; null if not observed."""
+    """Mean requests in flight at an issue, including itself; null likewise."""
     busy_depth: float | None = None
-    """Mean requests in flight over the time with at least one; null if not observed."""
+    """Mean requests in flight over the time with any; null likewise."""
     end_slip: float | None = None
     """Delay of the last arrival, relative to the span."""
     late_p50_us: int | None = None
@@ -349,8 +349,8 @@ def verdicts(
     """Return the verdict for each target.
 
     A miss is undetermined if the sampling error (`chance`) explains it, or, for figures of time, if
-    half of the I/Os were late. In lanes, I/Os wait for earlier ones, as the source's do, so lateness
-    depends on the device: there, gaps and the end are no targets, but rates are.
+    half of the I/Os were late. In lanes, I/Os wait for earlier ones, as those of the source do, so
+    they are late by the device's response time: only their rates are targets, not gaps and end.
     """
     is_replay = chance == EXACT
     read_share, rate, bytes_per_s, depth = (
@@ -387,7 +387,7 @@ def verdicts(
         if value is None or abs(value) <= bound:
             return Verdict(name, target, value, None if value is None else True)
         reason = late_reason or (too_few if abs(value) <= by_chance else None)
-        # SamplingError falls with the square root of how much is drawn; a replay's gap is one of so many.
+        # Sampling error falls with the square root of the sample; one gap falls in proportion.
         repetitions = (
             (by_chance / bound) ** (1 if is_replay else 2) if reason and not late_reason else None
         )
@@ -435,15 +435,16 @@ def verdicts(
         ),
     ]
     if is_replay:
-        busy = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
+        depth_target_text = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
         for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
             value = _relative(getattr(figures, field), getattr(source, field))
             if value is not None:
-                rows.append(judged(name, busy, value, BUSY_DEPTH_TARGET, 0, late_note))
+                rows.append(judged(name, depth_target_text, value, BUSY_DEPTH_TARGET, 0, late_note))
         if not has_lanes:
-            end_slip = figures.end_slip
             rows.append(
-                judged("end of the replay", "<= 1 %", end_slip, END_SLIP_TARGET, 0, late_note)
+                judged(
+                    "end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note
+                )
             )
         rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
     if figures.side is not Side.DEVICE:
@@ -484,21 +485,25 @@ def gaps_us(stream: Stream) -> NDArray[np.int64]:
 def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
     """Return the mean requests in flight at issue, and while the device is busy.
 
-    The mean at issue counts the issued request. Null if no request was timed.
+    A request counts itself. Null without timed requests.
     """
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
-    issued_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
-    issued_ns = np.sort(issued_ns[length > 0])
-    completed_ns = np.sort(completed_ns[length > 0])
-    if not len(issued_ns):
+    submitted_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
+    submitted_ns, completed_ns = (
+        np.sort(submitted_ns[length > 0]),
+        np.sort(completed_ns[length > 0]),
+    )
+    if not len(submitted_ns):
         return None, None
-    # Requests issued so far, less those that have completed.
-    at_issue = np.arange(1, len(issued_ns) + 1) - np.searchsorted(completed_ns, issued_ns, "right")
-    total_ns = float(completed_ns.sum() - issued_ns.sum())
-    # The device is idle from the completion of all requests so far to the next issue.
-    idle_ns = float(np.maximum(issued_ns[1:] - completed_ns[:-1], 0)[at_issue[1:] <= 1].sum())
-    busy_ns = float(completed_ns[-1] - issued_ns[0]) - idle_ns
+    # Operations issued so far, less those completed by then.
+    at_issue = np.arange(1, len(submitted_ns) + 1) - np.searchsorted(
+        completed_ns, submitted_ns, "right"
+    )
+    total_ns = float(completed_ns.sum() - submitted_ns.sum())
+    # The device is idle from the completion of all operations to the next issue.
+    idle_ns = float(np.maximum(submitted_ns[1:] - completed_ns[:-1], 0)[at_issue[1:] <= 1].sum())
+    busy_ns = float(completed_ns[-1] - submitted_ns[0]) - idle_ns
     return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
 
 
@@ -620,10 +625,9 @@ class LatencyLog:
 
     path: Path
     is_submission: bool
-    """Whether it holds issue times in ms; else completion times in ms, and latencies in ns.
-    """
+    """Whether it holds submission times in ms, and not completion times with the latency in ns."""
     members: NDArray[np.int64]
-    """The numbers of the source's I/Os that the job does, in order."""
+    """Numbers of the source's I/Os in this job, in order."""
 
 
 def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
@@ -634,10 +638,11 @@ def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
     logged = [logged_latencies(log.path) for log in logs]
     us = np.full(len(source.us), -1, dtype=np.int64)
     for log, (time_ms, latency_ns, direction, length, offset) in zip(logs, logged, strict=True):
+        lines_of_log = log.members
         columns_compared = (
-            (direction == 0, source.is_read[log.members]),
-            (length, source.length[log.members]),
-            (offset, source.offset[log.members]),
+            (direction == 0, source.is_read[lines_of_log]),
+            (length, source.length[lines_of_log]),
+            (offset, source.offset[lines_of_log]),
         )
         if not all(np.array_equal(a, b) for a, b in columns_compared):
             # The I/Os differ from the source's, so they are returned as logged.
@@ -647,8 +652,8 @@ def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
                 for column_of_logs in zip(*logged, strict=True)
             )
             return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
-        submission_us = 0 if log.is_submission else latency_ns // NS_PER_US
-        us[log.members] = time_ms * US_PER_MS - submission_us
+        latency_us = 0 if log.is_submission else latency_ns // NS_PER_US
+        us[lines_of_log] = time_ms * US_PER_MS - latency_us
     order = np.argsort(us // US_PER_MS, kind="stable")
     source_columns = {
         name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")
@@ -753,7 +758,7 @@ def compare_logged(
     if ios is not None and not run.is_replay:
         source = requested_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
     stream = replayed_stream(logs, requested)
-    # If fio does not reap completions while it waits, its latencies are wrong.
+    # Where fio does not reap completions while it waits, its latencies are wrong.
     has_latencies = not any(log.is_submission for log in logs)
     depth = _mean_depth(observed.result["jobs"], stream) if has_latencies else None
     figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)

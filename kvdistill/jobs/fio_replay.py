@@ -62,7 +62,7 @@ FIRST_US = 1
 # A row may become many lines: a 32 MiB object is 32 lines.
 _BATCH_ROWS = 1 << 14
 _LANE_START_MS = 10
-"""Time to start the process of a lane."""
+"""fio starts a process for each lane."""
 _START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
 """Before the first I/O, fio reads the logs and fills its buffers with random data.
 
@@ -74,9 +74,9 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Counts of the written logs; each line is one I/O."""
 
     files: list[str]
-    """One log per job; without lanes, line i of all lines is in file i modulo their number."""
+    """One log a job; without lanes, line i of all lines is in file i modulo their number."""
     lanes: list[Lane] = []
-    """The jobs whose I/Os wait for each other, one for each of `files`; empty without lanes."""
+    """The jobs of I/Os that wait for each other, one for each of `files`; empty if none waits."""
     version: int
     target: str
     max_io_bytes: int
@@ -103,7 +103,7 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     def depth(self) -> int:
         """Queue depth of one asynchronous job: its longest burst, limited by its buffers.
 
-        With lanes, it is the sum of their queue depths.
+        With lanes, it is that of all lanes together.
         """
         if self.lanes:
             return sum(lane.depth for lane in self.lanes)
@@ -167,7 +167,7 @@ def plan_iologs(
 ) -> LogSummary:
     """Return the summary of the iologs of the `ios`, without writing them.
 
-    With `lanes`, there is one log per lane. The default is otherwise one log for one asynchronous
+    With `lanes`, there is one log for each. Otherwise the default is one log for one asynchronous
     job: several jobs wake up independently, and have no more I/Os in flight than jobs. Times are
     absolute milliseconds by default: relative microseconds are more exact, but fio's time to issue
     I/Os accumulates unless a check has measured it (`issue_us`), see docs/concepts/fio-jobs.md. Logs
@@ -202,10 +202,7 @@ def plan_iologs(
 
 
 def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> LogSummary:
-    """Return the summary of the logs of lanes.
-
-    Their times are absolute, because a lane that is late must catch up.
-    """
+    """Return the logs of lanes, with absolute times, because a late lane has to catch up."""
     buffer_bytes = sum(lane.depth * lane.largest_io_bytes for lane in plan.lanes)
     lines = counts["read_ios"] + counts["write_ios"]
     start_ms = _START_MS + lines // _LINES_PER_MS + buffer_bytes // _FILLED_PER_MS
@@ -221,7 +218,7 @@ def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> Log
 
 
 def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[NDArray[np.int64]]:
-    """Return the numbers of the I/Os in each of the files of `log`."""
+    """Return the numbers of the I/Os in each file of `log`."""
     jobs = len(log.files)
     if plan is None:
         count = log.read_ios + log.write_ios
@@ -232,11 +229,11 @@ def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[N
 
 def _lanes_of(batches: Iterable[FioIos], plan: LanePlan) -> Iterator[NDArray[np.int16]]:
     """Yield the lane of each I/O, batch by batch: all parts of an operation go to one lane."""
-    operations = 0
+    operations_before = 0
     for batch in batches:
-        operation = operations + np.cumsum(batch["part"] == 0) - 1
+        operation = operations_before + np.cumsum(batch["part"] == 0) - 1
         yield plan.lane_of_operation[operation]
-        operations = int(operation[-1]) + 1
+        operations_before = int(operation[-1]) + 1
 
 
 def write_iologs(
@@ -381,10 +378,9 @@ def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> lis
     read_ios, total_bytes = log.read_ios, log.read_bytes + log.write_bytes
     ios, seconds = read_ios + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
     response_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
-    has_synchronous_jobs = jobs > 1 and not log.lanes
-    max_depth = jobs if has_synchronous_jobs else log.depth
+    max_depth = jobs if jobs > 1 and not log.lanes else log.depth
     # Without response times, it is unknown whether one I/O in flight a job suffices.
-    rate = nan if isnan(response_s) and has_synchronous_jobs else ios / seconds
+    rate = nan if isnan(response_s) and jobs > 1 and not log.lanes else ios / seconds
     idle = nan if isnan(response_s) else source.idle_share
     if rate * response_s > max_depth:
         rate, idle = max_depth / response_s, 0.0
@@ -407,7 +403,7 @@ def log_job(
 ) -> FioJob:
     """Return the job that runs `log`: all operations of the source, or sampled ones (reuse).
 
-    `waiting_requests` is the number of requests that begin before their lane is free.
+    `waiting_requests` begin in the source before their lane is free.
     """
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
@@ -438,7 +434,7 @@ def log_job(
     start_note = f"{start_note}, to read the logs and fill buffers: fio includes them in mean rates"
     reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
     writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
-    descriptions = [f"{reads} and {writes} in the log", _describe_order(log)]
+    descriptions = [f"{reads} and {writes} in the log", _order_text(log)]
     if any(log.issue_us):
         base, per_mib = log.issue_us
         per_mib_text = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
@@ -498,15 +494,15 @@ def log_job(
 
 def _log_sections(log: LogSummary) -> list[FioSection]:
     """Return one section for each iolog."""
-    own = [lane.options for lane in log.lanes] or [FioOptions()] * len(log.files)
+    section_options = [lane.options for lane in log.lanes] or [FioOptions()] * len(log.files)
     return [
         FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file, **options}))
-        for file, options in zip(log.files, own, strict=True)
+        for file, options in zip(log.files, section_options, strict=True)
     ]
 
 
-def _describe_order(log: LogSummary) -> str:
-    """Return a description of the order in which fio issues the I/Os of `log`."""
+def _order_text(log: LogSummary) -> str:
+    """Return a description of the order in which I/Os wait for each other."""
     if log.lanes:
         chains = [lane for lane in log.lanes if lane.is_chain]
         widths = sorted({lane.depth for lane in chains})
@@ -514,11 +510,11 @@ def _describe_order(log: LogSummary) -> str:
             f"{widths[0]} to {widths[-1]} I/Os" if len(widths) > 1 else counted(widths[0], "I/O")
         )
         text = (
-            f"requests are assigned to {counted(len(chains), 'lane')} of {width} in flight, like the"
-            " stages of requests; a lane continues when a stage has completed"
+            f"requests are distributed over {counted(len(chains), 'lane')} of {width} in flight, the"
+            " size of their stages; a lane continues when a stage has completed"
         )
         if len(chains) < len(log.lanes):
-            text += "; I/Os without a request have a lane of their own, and do not wait"
+            text += "; I/Os outside requests are in a separate lane, and wait for nothing"
         return text
     if len(log.files) > 1:
         return (
@@ -529,7 +525,7 @@ def _describe_order(log: LogSummary) -> str:
 
 
 def _lost_order(profile: Profile, log: LogSummary, waiting_requests: int) -> list[str]:
-    """Return the dependencies of I/Os that the replay does not reproduce."""
+    """Return the losses of the replay in the order of dependent I/Os."""
     if not log.lanes:
         run = "; jobs from kvreplay's run of it use its actual issue times"
         return [
@@ -543,11 +539,13 @@ def _lost_order(profile: Profile, log: LogSummary, waiting_requests: int) -> lis
         )
     ]
     if any(lane.is_chain and lane.depth > 1 for lane in log.lanes):
-        lost.append("stages of fewer I/Os than their lane: the next stage begins at the same time")
+        lost.append(
+            "stages with fewer I/Os than their lane: the next stage starts together with them"
+        )
     if waiting_requests:
         lost.append(
-            f"{counted(waiting_requests, 'request')} wait for another to end, because there are at"
-            f" most {MAX_LANES} lanes"
+            f"{counted(waiting_requests, 'request')} wait for the end of another one, because lanes are"
+            f" limited to {MAX_LANES}"
         )
     return lost
 
@@ -574,8 +572,7 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
             lines.append(
                 f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own"
             )
-    has_deep_lanes = any(lane.depth > 1 for lane in log.lanes)
-    if has_deep_lanes or (is_one and (is_absolute or is_old)):
+    if any(lane.depth > 1 for lane in log.lanes) or (is_one and (is_absolute or is_old)):
         affected = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
             f"{affected} does not reap completions while it waits: its completion latency and queue"

@@ -149,20 +149,20 @@ def _line(name: str, value: object) -> str:
 
 
 LOG_ENTRIES = "log_entries"
-"""The option that says how long a log may become before fio has to make room."""
+"""The option for the initial capacity of a log, in entries."""
 _LOG_ENTRIES_RANGE = (1024, 1 << 20)
 
 
 def with_latency_logs(job: FioJob, entries: int | None = None) -> FioJob:
     """Return `job` with each section's latencies logged, by absolute time and with offsets.
 
-    A log is named as its section. A job that submits many I/Os before it reaps one loses lines of
-    its log unless there is room for as many `entries` from the start.
+    A log has the name of its section. A job that submits many I/Os before it reaps one loses lines
+    of its log, unless the log has room for these `entries` from the start.
     """
     shared = FioSettings({"log_offset": True, "log_unix_epoch": True})
     if entries is not None:
-        least, most = _LOG_ENTRIES_RANGE
-        shared |= FioSettings({"log_entries": min(max(entries, least), most)})
+        fewest, most_entries = _LOG_ENTRIES_RANGE
+        shared |= FioSettings({"log_entries": min(max(entries, fewest), most_entries)})
     return _extended(job, shared, lambda name: FioSettings({"write_lat_log": name}))
 
 

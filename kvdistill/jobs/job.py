@@ -279,7 +279,7 @@ class ExpectedFigure(msgspec.Struct, frozen=True):
 
     @property
     def is_missed(self) -> bool:
-        """Whether the job is off by more than a tenth."""
+        """True if the job is off by more than a tenth."""
         return abs(self.off or 0) > EXPECTED_WITHIN
 
     def __str__(self) -> str:
@@ -620,10 +620,10 @@ def knows_option(name: str) -> bool:
     """Return whether the fio on the path has the option called `name`."""
     if (program := shutil.which("fio")) is None:
         return False
-    done = subprocess.run(  # noqa: S603 - found on the path
+    finished = subprocess.run(  # noqa: S603 - found on the path
         [program, f"--cmdhelp={name}"], capture_output=True, text=True, check=False
     )
-    return done.returncode == 0 and f"{name}:" in done.stdout
+    return finished.returncode == 0 and f"{name}:" in finished.stdout
 
 
 def run_fio(

@@ -54,7 +54,7 @@ class ModeJob:
     log: LogSummary | None = None
     """Summary of the iologs; null for the statistical job."""
     ios: IoSource | None = None
-    """The I/Os of the iologs; null for the statistical job."""
+    """I/Os of the iologs; null for the statistical job."""
     lanes: LanePlan | None = None
     """The iolog of each operation, if the stages of requests wait for each other."""
 

@@ -235,7 +235,7 @@ def serving_text(serving: dict[str, Any]) -> str:
         serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
     )
     if not prefill and not step_ns:
-        return "compute time is not modelled (--gpu instant): requests are limited by storage and users only"
+        return "computing is not modelled (--gpu instant): requests are limited by storage and users only"
     sentence = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
     if ATTENTION in serving:
         short, long = serving["prefills"]
@@ -272,9 +272,9 @@ def serving_text(serving: dict[str, Any]) -> str:
             else "; decode takes no time"
         )
     if serving["overridden"] or serving["source"] is None:
-        return f"compute (set by the preset or --set): {sentence}"
+        return f"computing (set by the preset or --set): {sentence}"
     return (
-        f"compute ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline"
+        f"computing ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline"
         f" at {FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth):"
         f" {sentence}"
     )

@@ -137,7 +137,7 @@ def test_too_much_and_nothing(monkeypatch):
     with pytest.raises(ConfigError, match="no request"):
         synthetic.make_overlapping(1, 1, CONTEXT, 3, decode_ns_per_token=0)
     monkeypatch.setattr(synthetic, "_MAX_OVERLAPPING", 5000)
-    with pytest.raises(ConfigError, match=r"8 users.*5,000 times"):
+    with pytest.raises(ConfigError, match=r"8 users.*5,000 requests"):
         synthetic.make_overlapping(8, 10_000 * S, CONTEXT, 3, decode_ns_per_token=0)
 
 
