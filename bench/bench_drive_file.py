@@ -20,9 +20,9 @@ from typing import NamedTuple
 import figures
 
 from kvdistill.jobs.fio_run import environment
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvreplay.run import discover
-from kvreplay.run.run import Replay
+from kvreplay.run.replay import Replay
 from kvtrace.core.units import NS_PER_S, format_io_size
 
 SIZES, DEPTHS, SHARES = (64 << 10, 1 << 20), (4, 16), (1, 0)

@@ -32,8 +32,8 @@ import figures
 import numpy as np
 from bench_replay import drive, plan_of
 
-from kvreplay.engine.engine import Engine, EngineName, choose
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.engine.native_engine import Engine, EngineName, choose
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.tier import BY_ID, Holding, SeveralDrives, StorageOptions, Tier, drive_by_id

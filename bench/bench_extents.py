@@ -20,8 +20,8 @@ from pathlib import Path
 import numpy as np
 from bench_replay import Side, compare, device_share, drive, plan_of, run_fio, side_of
 
-from kvreplay.engine.engine import Engine, EngineName, choose
-from kvreplay.native.rows import WRITE
+from kvreplay.engine.native_engine import Engine, EngineName, choose
+from kvreplay.plan.row_ring import WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Holding, StorageOptions
 

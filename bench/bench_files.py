@@ -29,8 +29,8 @@ import figures
 import numpy as np
 from bench_replay import DEPTHS, RUNS, drive, plan_of
 
-from kvreplay.engine.engine import EngineName, choose
-from kvreplay.native.rows import DELETE, READ, WRITE
+from kvreplay.engine.native_engine import EngineName, choose
+from kvreplay.plan.row_ring import DELETE, READ, WRITE
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import FileLayout, StorageOptions
 

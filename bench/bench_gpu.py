@@ -16,8 +16,8 @@ from typing import Any
 import bench_replay
 import numpy as np
 
-from kvreplay.engine.engine import EngineName, choose
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.engine.native_engine import EngineName, choose
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.gpu import GpuTier
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Holding

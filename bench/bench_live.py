@@ -25,8 +25,8 @@ import figures
 import numpy as np
 import pyarrow as pa
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvreplay.run.watch import live
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, arrow_schema, enum_array, enum_code

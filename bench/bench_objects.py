@@ -33,8 +33,8 @@ from stores import BUCKET, KEY, SECRET, SERVERS, StoreEndedError
 
 os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
 
-from kvreplay.engine.engine import EngineName, choose
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.engine.native_engine import EngineName, choose
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient
 
 RUNS, DEPTH = 5, 8

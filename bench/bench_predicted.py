@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvreplay.run.discover import error_line, measure_drive
-from kvreplay.run.run import Replay
+from kvreplay.run.replay import Replay
 from kvtrace.core.files import write_json
 
 PRESETS, USERS, REPLAYS = (

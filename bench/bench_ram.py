@@ -26,9 +26,9 @@ import bench_replay
 import figures
 import numpy as np
 
-from kvreplay.engine.engine import EngineName, choose
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.engine.native_engine import EngineName, choose
 from kvreplay.plan.buffers import map_aligned, touch
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import SINK_BYTES, RamTier, copy_threads
 from kvreplay.tiers.tier import Holding, StorageOptions, Tier

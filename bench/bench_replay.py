@@ -36,11 +36,11 @@ import figures
 import numpy as np
 
 from kvdistill.jobs.fio_run import environment
-from kvreplay.engine.engine import Engine, EngineName, choose
 from kvreplay.engine.job import Driven, Job
-from kvreplay.native.rows import READ, WRITE, RowRing
+from kvreplay.engine.native_engine import Engine, EngineName, choose
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.run import moved_between, quiet_interpreter
+from kvreplay.plan.row_ring import READ, WRITE, RowRing
+from kvreplay.run.replay import moved_between, quiet_interpreter
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.modelled import SimulatedTier

@@ -21,10 +21,10 @@ import numpy as np
 
 from kvdistill.profile.sources import Distilled
 from kvdistill.queries.window import RowWindow, find_tier_place
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvreplay.probes.libbpf import Filter, resolve
-from kvreplay.probes.session import measure
-from kvreplay.run.run import FinishedRun, Interrupted, Replay, replay
+from kvreplay.probes.probe_session import measure
+from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
 from kvtrace.core import pa, pc, tables
 from kvtrace.core.app import command_line
 from kvtrace.core.errors import KvError, ProbeUnavailable

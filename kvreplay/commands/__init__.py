@@ -1,1 +1,1 @@
-"""The command line: a file a command or a close pair."""
+"""The command line: a file for a command or a close pair. Imports run, what is above it, and plan."""

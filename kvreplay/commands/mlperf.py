@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.options import RanksArguments, alongside, targets
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, command_line, emit_json, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, TraceError
 from kvtrace.core.run.run_file import RANK_FOLDER
@@ -21,9 +21,9 @@ from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
     # Loaded by the command alone: --help needs none of it.
-    from kvreplay.mlperf.result import MlperfResult
-    from kvreplay.mlperf.rules import Attempt, LockedOption, Rule
-    from kvreplay.ranks.session import Alongside
+    from kvreplay.experiments.mlperf_result import MlperfResult
+    from kvreplay.experiments.mlperf_rules import Attempt, LockedOption, Rule
+    from kvreplay.ranks.rank_session import Alongside
 
 _TICK_S = 0.2
 
@@ -127,11 +127,10 @@ def mlperf(
         )
         return
     with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
-        from kvreplay.config.limits import check_memory
+        from kvreplay.plan.memory_check import check_memory
 
         check_memory()
-        from kvreplay.config.tiers import check_targets
-        from kvreplay.mlperf.rules import (
+        from kvreplay.experiments.mlperf_rules import (
             ALL,
             SHORT,
             plan_document,
@@ -139,7 +138,8 @@ def mlperf(
             resolve,
             rules_of,
         )
-        from kvreplay.result.tables import check_output
+        from kvreplay.plan.output_directory import check_output
+        from kvreplay.run.replay import check_config
         from kvtrace.core.document.terminal import show_documents
 
         how, options = replace(how, tiers=targets(tier)), resolve(names)
@@ -148,7 +148,7 @@ def mlperf(
                 log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
         folder, sharing = output, 1
         if several is not None and several.ranks.count > 1:
-            from kvreplay.ranks.session import own_client
+            from kvreplay.ranks.rank_session import own_client
 
             tiers, folder, sharing = own_client(several, how.tiers, output, is_forced=force)
             how = replace(how, tiers=tiers)
@@ -171,11 +171,11 @@ def mlperf(
             return
         check_output(folder, is_forced=force)
         for attempt, rules in planned:
-            check_targets(attempt.config)
+            check_config(attempt.config, is_on_targets=True)
             refuse_broken(rules, is_allowed=break_rules)
         _run(planned, folder, several, as_json=as_json)
         if folder != output and several is not None:
-            from kvreplay.ranks.session import bring_results
+            from kvreplay.ranks.rank_session import bring_results
 
             if bring_results(several, how.tiers, output):
                 folders = [output / RANK_FOLDER.format(rank) for rank in range(several.ranks.count)]
@@ -196,8 +196,9 @@ def _attempt(
 
     ConfigError if it cannot be.
     """
-    from kvreplay.config.limits import check
-    from kvreplay.mlperf.rules import STORAGE, Attempt, place_of, targets_of
+    from kvreplay.experiments.mlperf_rules import Attempt, place_of, targets_of
+    from kvreplay.plan.tier_targets import STORAGE
+    from kvreplay.run.replay import check_config
 
     config = replace(
         replay,
@@ -206,7 +207,7 @@ def _attempt(
         runtime=locked.runtime,
         fsync="close",
     )
-    check(config)
+    check_config(config)
     place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
@@ -234,9 +235,9 @@ def _run(
     *,
     as_json: bool,
 ) -> None:
-    from kvreplay.mlperf.submit import TRACE, submit
-    from kvreplay.result.tables import make_directory
-    from kvreplay.run.run import Replay, replay
+    from kvreplay.experiments.mlperf_submit import TRACE, submit
+    from kvreplay.plan.output_directory import make_directory
+    from kvreplay.run.replay import Replay, replay
     from kvreplay.run.watch import live
 
     results: list[MlperfResult] = []
@@ -269,7 +270,7 @@ def _run(
 
 def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
     """Print results: as JSON the one of a single option, else a list."""
-    from kvreplay.mlperf.result import result_document
+    from kvreplay.experiments.mlperf_result import result_document
     from kvtrace.core.document.terminal import show_documents
 
     if as_json:
@@ -290,7 +291,7 @@ def _rest(seconds: float) -> None:
 
 def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bool) -> None:  # noqa: ARG001 - as _combine
     """Print the faults of a result tree; TraceError if it has any."""
-    from kvreplay.mlperf.check import check_document, check_tree
+    from kvreplay.experiments.mlperf_check import check_document, check_tree
     from kvtrace.core.document.terminal import answer
 
     if len(trees) != 1:
@@ -302,8 +303,8 @@ def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bo
 
 
 def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.mlperf.submit import combine, write_result
-    from kvreplay.result.tables import check_output, make_directory
+    from kvreplay.experiments.mlperf_submit import combine, write_result
+    from kvreplay.plan.output_directory import check_output, make_directory
 
     found = combine(folders, command_line())
     check_output(output, is_forced=is_forced)

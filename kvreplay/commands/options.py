@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kvreplay.config.config import PartitionBy
+from kvreplay.plan.replay_config import PartitionBy
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, KvError
 
 if TYPE_CHECKING:
-    from kvreplay.ranks.session import Alongside, RankSession
+    from kvreplay.ranks.rank_session import Alongside, RankSession
 
 
 TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
@@ -86,7 +86,7 @@ def session(asked: RanksArguments) -> Iterator[RankSession | None]:
     from kvreplay.ranks.helper import begin
 
     with closing(begin(asked.rank_timeout)) as ranks:
-        from kvreplay.ranks.session import RankSession
+        from kvreplay.ranks.rank_session import RankSession
 
         found = RankSession(ranks, asked.partition)
         if ranks.rank:
@@ -105,7 +105,7 @@ def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
     from kvreplay.ranks.helper import begin
 
     with closing(begin(rank_timeout)) as ranks:
-        from kvreplay.ranks.session import Alongside
+        from kvreplay.ranks.rank_session import Alongside
 
         try:
             yield Alongside(ranks)

@@ -71,9 +71,9 @@ def probe(
     Example, a running vLLM, and fio jobs of its I/O:
       kvreplay probe --comm vllm --dev /dev/nvme0n1 --duration 60s -o probe/ --fio jobs/
     """
+    from kvreplay.plan.output_directory import check_output
     from kvreplay.probes.libbpf import Filter, check_root, resolve
-    from kvreplay.probes.session import measure, probe_document, started
-    from kvreplay.result.tables import check_output
+    from kvreplay.probes.probe_session import measure, probe_document, started
     from kvtrace.core.document.terminal import answer
     from kvtrace.core.files import check_new
     from kvtrace.core.run.run_file import run_program
@@ -129,7 +129,7 @@ def discover(as_json: bool = option("Print what is found as JSON.", False, "--js
       kvreplay discover
     """
     from kvreplay.run import discover as discovering
-    from kvreplay.run.document import machine_document
+    from kvreplay.run.run_document import machine_document
     from kvtrace.core.document.terminal import answer
 
     found = discovering.discover()

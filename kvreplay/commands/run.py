@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.options import RanksArguments, RunAsJson, TraceFile, session, targets
-from kvreplay.config.config import Config
-from kvreplay.drivers.engines import EngineKind, EngineOptions
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.real_engines import EngineKind, EngineOptions
 from kvtrace.core.app import Force, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted
 
 if TYPE_CHECKING:
-    from kvreplay.run.run import FinishedRun
+    from kvreplay.run.replay import FinishedRun
     from kvreplay.run.watch import Watch, Watching
 
 
@@ -75,10 +75,10 @@ def run(
       mpirun -n 4 --host a,b,c,d kvreplay run conv.parquet --mpi --tier nvme=/mnt/scratch -o run
     """
     with session(ranks) as several:
-        from kvreplay.config.limits import check_memory
+        from kvreplay.plan.memory_check import check_memory
 
         check_memory()
-        from kvreplay.run.run import Replay, replay
+        from kvreplay.run.replay import Replay, replay
 
         config = replace(how, tiers=targets(tier), is_kept=keep)
         replaying = replay if several is None else several.replay
@@ -87,8 +87,8 @@ def run(
             if trials is None:
                 finished = replaying(asked)
             else:
-                from kvreplay.run.document import trials_document
-                from kvreplay.run.trials import Trials
+                from kvreplay.experiments.trials import Trials
+                from kvreplay.experiments.trials_document import trials_document
                 from kvtrace.core.document.terminal import answer
 
                 every = Trials(asked, trials, replaying=replaying)
@@ -126,7 +126,7 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
 
 def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
     """Print the figures of a run, or its run.json, and log `said`."""
-    from kvreplay.run.document import run_document
+    from kvreplay.run.run_document import run_document
     from kvtrace.core.document.terminal import answer
 
     answer(finished.run, lambda: run_document(finished), as_json=as_json)
@@ -190,12 +190,12 @@ def compare(
     Example:
       kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new -o comparison
     """
-    from kvreplay.config.limits import check_memory
+    from kvreplay.plan.memory_check import check_memory
 
     check_memory()
+    from kvreplay.experiments.trials import SIDES, run_pair
     from kvreplay.run.library import compare as compare_runs
-    from kvreplay.run.run import Replay
-    from kvreplay.run.trials import SIDES, run_pair
+    from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
 
     first = targets(tier)
@@ -235,10 +235,10 @@ def recover(
     Example:
       kvreplay recover run
     """
-    from kvreplay.probes.session import recover_blocks
-    from kvreplay.ranks.session import is_of_ranks, recover_ranks
-    from kvreplay.run.run import recover as recover_one
-    from kvreplay.run.run import recovered
+    from kvreplay.probes.probe_session import recover_blocks
+    from kvreplay.ranks.rank_session import is_of_ranks, recover_ranks
+    from kvreplay.run.replay import recover as recover_one
+    from kvreplay.run.replay import recovered
     from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, cut_off
 
     if (run / BLOCKS_JOURNAL).exists():
@@ -289,10 +289,10 @@ def engine(
       kvreplay run sim.parquet --tier nvme=/mnt/nvme --buffered -o replayed
       kvdistill compare real replayed
     """
-    from kvreplay.config.limits import check_memory
+    from kvreplay.plan.memory_check import check_memory
 
     check_memory()
-    from kvreplay.drivers.run import run_engine
+    from kvreplay.run.engine_run import run_engine
 
     named, _, directory = tier.partition("=")
     if named != "nvme" or not directory:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kvreplay.commands.options import RanksArguments, session, targets
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, Plot, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
@@ -46,7 +46,7 @@ class LoadArguments:
 
         Users by default if the trace `has_users`.
         """
-        from kvreplay.run.sweep import DEPTHS
+        from kvreplay.experiments.load_sweep import DEPTHS
         from kvtrace.core.run.sweep_file import Axis
 
         given = {
@@ -125,12 +125,12 @@ def sweep(
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     with session(ranks) as several:
-        from kvreplay.config.limits import check_memory
+        from kvreplay.plan.memory_check import check_memory
 
         check_memory()
-        from kvreplay.run import sweep as sweeping
-        from kvreplay.run.run import Replay, replay
-        from kvreplay.run.sweep import progress_of
+        from kvreplay.experiments import load_sweep as sweeping
+        from kvreplay.experiments.load_sweep import progress_of
+        from kvreplay.run.replay import Replay, replay
         from kvtrace.core.document.chapters import sweep_document
         from kvtrace.core.document.page import check_drawing, write_drawing
         from kvtrace.core.document.terminal import answer
@@ -206,16 +206,13 @@ def scorecard(
       kvreplay scorecard /mnt/a -o card-a
       kvreplay scorecard /mnt/a --size 64GiB --window 30s --endurance 1DWPD,5y -o card-a
     """
-    from kvreplay.config.limits import check_memory
+    from kvreplay.experiments import load_sweep as cards
+    from kvreplay.plan.memory_check import check_memory
+    from kvreplay.plan.output_directory import make_directory
     from kvreplay.probes.libbpf import check_available
-    from kvreplay.result.tables import make_directory
-    from kvreplay.run import sweep as cards
-    from kvreplay.run.discover import measure_drive
-    from kvreplay.run.run import Replay
-    from kvreplay.tiers.claims import claim, release
-    from kvreplay.tiers.modelled import DRIVE_FILE
+    from kvreplay.run.discover import measure_drive, release_drive, save_drive
+    from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
-    from kvtrace.core.files import write_json
     from kvtrace.core.run.sweep_file import CARD_FILE
     from kvtrace.core.statistics import parse_endurance
 
@@ -248,8 +245,8 @@ def scorecard(
         }
         drive = measure_drive(asked, target)
         make_directory(output, CARD_FILE)
-        write_json(output / DRIVE_FILE, drive)
-        stack.callback(lambda: release(claim(target), is_kept=False))
+        save_drive(output, drive)
+        stack.callback(lambda: release_drive(target))
         for preset, trace in traces.items():
             try:
                 one = replace(asked, output=output / preset, trace=trace)

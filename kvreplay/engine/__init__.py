@@ -1,4 +1,4 @@
 """How operations get to their tiers, in order and in time.
 
-The native engine, laid out, started and watched.
+The native engine, laid out, started and watched. Imports plan and tiers.
 """

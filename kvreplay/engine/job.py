@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kvreplay.engine.share import OfTier
-from kvreplay.native.rows import DELETE, REPLAY, RowRing
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.row_ring import DELETE, REPLAY, RowRing
 from kvreplay.tiers.tier import SPREAD, Native, NativeDrive, Tier, TierKind, name_template
 from kvtrace.core.run.run_file import Verification
 from kvtrace.core.schema import Op

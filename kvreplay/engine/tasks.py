@@ -10,8 +10,8 @@ from time import monotonic_ns
 from typing import Any
 
 from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
-from kvreplay.native.rows import DELETE, WRITE
 from kvreplay.plan.buffers import Arena
+from kvreplay.plan.row_ring import DELETE, WRITE
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
 

@@ -1,4 +1,5 @@
-"""The trace as rows for the engine.
+"""What is to be replayed: options, targets, and the trace as rows for the engine.
 
-Read once to know what it needs, then again as the run goes on.
+A trace is read once to know what it needs, then again as the run goes on. Imports no other folder
+of kvreplay.
 """

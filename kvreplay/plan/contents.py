@@ -22,7 +22,7 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.native.rows import REPLAY
+from kvreplay.plan.row_ring import REPLAY
 from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import call

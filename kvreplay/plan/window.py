@@ -22,8 +22,8 @@ from typing import Any, TypeVar
 import numpy as np
 from msgspec import UNSET
 
-from kvreplay.native.rows import DELETE, READ, REPLAY, WINDOW_ROWS, WRITE, RowRing
 from kvreplay.plan.pacing import Pacer, Repeated
+from kvreplay.plan.row_ring import DELETE, READ, REPLAY, WINDOW_ROWS, WRITE, RowRing
 from kvtrace.core import pa, pc
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from kvreplay.plan.output_directory import is_unrecovered
 from kvreplay.ranks.helper import ORPHANED
 from kvreplay.ranks.parts import (
     RANK_FILE,
@@ -34,9 +35,8 @@ from kvreplay.ranks.parts import (
 from kvreplay.result.cause import is_late
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
 from kvreplay.result.summarize import skipped_notes
-from kvreplay.result.tables import is_unrecovered
 from kvreplay.result.verdict import judged_run
-from kvreplay.run.run import Interrupted, recover
+from kvreplay.run.replay import Interrupted, recover
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metrics.distribution import ERROR

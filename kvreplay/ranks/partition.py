@@ -23,11 +23,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import PartitionBy, named
-from kvreplay.config.tiers import FILE_SUFFIX, paths_of
-from kvreplay.native.rows import DELETE, REPLAY
 from kvreplay.plan.pacing import Repeated
-from kvreplay.tiers.claims import check_target
+from kvreplay.plan.replay_config import PartitionBy
+from kvreplay.plan.row_ring import DELETE, REPLAY
+from kvreplay.plan.target_safety import check_target
+from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function

@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 import pyarrow.compute as pc
 
-from kvreplay.config.config import Config, Criteria, PartitionBy
+from kvreplay.plan.replay_config import Config, Criteria, PartitionBy
 from kvreplay.plan.window import IS_LOAD
 from kvreplay.result.checkpoints import figures_of, joined, spans_of, times_beside
 from kvreplay.result.figures import added, least

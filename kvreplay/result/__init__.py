@@ -1,1 +1,1 @@
-"""What was measured: tables, figures, run.json."""
+"""What was measured: tables, figures, run.json, the verdict. Imports plan, tiers and engine."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.config.setting import Setting
-from kvreplay.native.rows import NOT_DONE, OK
+from kvreplay.engine.setting import Setting
+from kvreplay.plan.row_ring import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
 from kvreplay.result.figures import added, least, most
 from kvreplay.result.recording import RunPart

@@ -16,9 +16,9 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import Any
 
-from kvreplay.config.config import Criteria
-from kvreplay.config.setting import Setting
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.engine.setting import Setting
+from kvreplay.plan.replay_config import Criteria
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.claims import is_of_root
 from kvreplay.tiers.host import device_number
 from kvreplay.tiers.tier import Tier

@@ -11,9 +11,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from kvreplay.config.setting import Setting
-from kvreplay.native.rows import DELETE, NONE, OK, ROW, SKIPPED, WINDOW_ROWS
+from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Repeated
+from kvreplay.plan.row_ring import DELETE, NONE, OK, ROW, SKIPPED, WINDOW_ROWS
 from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core import pa
 from kvtrace.core.metrics.native import RECORDER

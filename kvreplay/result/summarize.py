@@ -13,27 +13,26 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 import numpy as np
 from msgspec.structs import asdict
 
-from kvreplay.config.setting import Setting
-from kvreplay.engine.engine import Engine
 from kvreplay.engine.job import Driven
+from kvreplay.engine.native_engine import Engine
+from kvreplay.engine.setting import Setting
 from kvreplay.engine.share import AUTO
-from kvreplay.native.rows import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
 from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
-from kvreplay.probes.session import Probed
-from kvreplay.result import tables
+from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
 from kvreplay.result.figures import metrology, mlperf_figures, traffic_warnings
 from kvreplay.result.recording import LeastLater, RunPart, RunRecorder, TraceRows, ops_batch
-from kvreplay.result.tables import PartialRunFile, Running
+from kvreplay.result.run_tables import PartialRunFile, Running
 from kvreplay.result.verdict import beside_drive, verdict
 from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
@@ -68,6 +67,7 @@ from kvtrace.core.run.run_file import (
     Populated,
     Preconditioned,
     Prepared,
+    ProbesNote,
     RunBegun,
     RunFile,
     Smart,
@@ -385,6 +385,27 @@ def repeated(part: str, times: float) -> str:
     )
 
 
+class ProbeOutcome(Protocol):
+    """The outcome of probes during a run, as its result needs it."""
+
+    @property
+    def reason(self) -> str | None:
+        """Why the probes were left out; None if they measured."""
+
+    @property
+    def has_events(self) -> bool:
+        """Whether there are rows of block requests."""
+
+    def facts(self) -> ProbesNote:
+        """Return the note of run.json on the probes."""
+
+    def blocks(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of block requests, with times from the replay's start."""
+
+    def save(self, output: Path) -> None:
+        """Move probe.json to the run's directory."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The results of a replay, beside its tables."""
@@ -399,7 +420,7 @@ class Measured:
     verification: Verification | None = None
     smart: dict[str, Smart] = field(default_factory=dict)
     """By drive, afterwards."""
-    probed: Probed | None = None
+    probed: ProbeOutcome | None = None
     """What the probes beside it found; None if it was not asked for."""
 
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 
 from kvreplay.engine.job import Driven
-from kvreplay.native.rows import READ, WRITE
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.result.cause import Spent, is_late, judge, part_counted, shares_of
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier

@@ -21,16 +21,17 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from kvreplay.config.config import CLOSED_LOOP_DEPTH
-from kvreplay.config.limits import check_memory
-from kvreplay.engine.engine import EngineName, choose, refusal
 from kvreplay.engine.job import Job
-from kvreplay.native.rows import OK, READ, WRITE, RowRing
+from kvreplay.engine.native_engine import EngineName, choose, refusal
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.memory_check import check_memory
+from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH
+from kvreplay.plan.row_ring import OK, READ, WRITE, RowRing
+from kvreplay.plan.target_safety import MEASURED
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.figures import LEAST
-from kvreplay.run.run import Interrupted, Replay, moved_between, quiet_interpreter
-from kvreplay.tiers.claims import MEASURED
+from kvreplay.run.replay import Interrupted, Replay, moved_between, quiet_interpreter
+from kvreplay.tiers.claims import claim, release
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
     SECTOR_BYTES,
@@ -53,7 +54,7 @@ from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import ReportTable, Sheet, table_of
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
-from kvtrace.core.files import available_bytes, sys_text
+from kvtrace.core.files import available_bytes, sys_text, write_json
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.run.run_file import DeviceIo, sealed
@@ -340,6 +341,16 @@ LEAST_NS = 50_000_000
 
 
 # Long: its steps in their order.
+def save_drive(output: Path, drive: DriveFile) -> None:
+    """Write the model of a measured drive into the directory `output`."""
+    write_json(output / DRIVE_FILE, drive)
+
+
+def release_drive(target: Path) -> None:
+    """Remove what a measurement left in the directory `target`."""
+    release(claim(target), is_kept=False)
+
+
 def measure_drive(asked: Replay, target: Path) -> DriveFile:
     """Measure the drive beneath `target`, all cells in a minute.
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import FinishedRun, Interrupted, Replay
-from kvreplay.run.run import replay as perform
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Interrupted, Replay
+from kvreplay.run.replay import replay as perform
 from kvtrace.core import pl
 from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, FailedOperations, KvError, TraceError

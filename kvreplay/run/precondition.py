@@ -24,9 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from kvreplay.config.config import Precondition
-from kvreplay.config.setting import Setting
+from kvreplay.engine.setting import Setting
 from kvreplay.plan.contents import DataSource, Fill
+from kvreplay.plan.replay_config import Precondition
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Drive, Region, SeveralDrives, Tier
 from kvtrace.core.errors import DeviceError

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.config.setting import Setting
-from kvreplay.native.rows import JOURNAL
+from kvreplay.engine.setting import Setting
+from kvreplay.plan.row_ring import JOURNAL
 from kvtrace.core.app import QUIET, log
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.native.structs import Structure

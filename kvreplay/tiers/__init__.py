@@ -1,1 +1,1 @@
-"""Where operations go: one kind of tier a file."""
+"""Where operations go: one kind of tier a file. Imports plan."""

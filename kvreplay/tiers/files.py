@@ -18,7 +18,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kvreplay.native.rows import NONE
+from kvreplay.plan.row_ring import NONE
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.host import filesystem_facts
 from kvreplay.tiers.tier import (

@@ -22,8 +22,8 @@ from typing import Any
 
 import msgspec
 
-from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import PAGE_BYTES, Arena, address_of
+from kvreplay.plan.row_ring import REPLAY
 from kvreplay.tiers.extents import SPARE_SHARE, Space
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier, copy_threads

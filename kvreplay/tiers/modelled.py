@@ -18,7 +18,7 @@ from typing import Any, Self
 import msgspec
 import numpy as np
 
-from kvreplay.native.rows import REPLAY
+from kvreplay.plan.row_ring import REPLAY
 from kvreplay.tiers.directio import ALIGNMENT
 from kvreplay.tiers.tier import Native, Service, Tier, TierKind
 from kvtrace import __version__

@@ -29,8 +29,8 @@ from time import monotonic_ns, sleep
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlsplit
 
-from kvreplay.native.rows import READ, WRITE
 from kvreplay.plan.buffers import PAGE_BYTES, address_of
+from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.tier import FileLayout, Holding, Tier, path_function
 from kvtrace.core.app import NOTED, log
 from kvtrace.core.errors import ConfigError, DeviceError, how_to_add

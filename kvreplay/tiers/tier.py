@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kvreplay.native.rows import REPLAY
 from kvreplay.plan.buffers import Arena
+from kvreplay.plan.row_ring import REPLAY
 from kvtrace.core import np, pc
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.schema import OBJECTS, TRACE

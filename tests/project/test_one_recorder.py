@@ -16,8 +16,8 @@ from run_files import run_file, summary
 from taken import counted, rows_of
 
 from kvdistill.formats.importing import summary_of_ops
-from kvreplay.config.config import Criteria
-from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, SKIPPED
+from kvreplay.plan.replay_config import Criteria
+from kvreplay.plan.row_ring import CORRUPT, DELETE, ERROR, OK, SKIPPED
 from kvreplay.ranks.parts import PartRun, RankReport, merge_figures, record_ranks
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metrics import distribution, native, ops_table, recorder

@@ -20,8 +20,8 @@ from pages import MPI_AS_ROOT
 
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.parts import Ordered, RankReport
-from kvreplay.ranks.session import RankSession
-from kvreplay.result.tables import PartialRunFile
+from kvreplay.ranks.rank_session import RankSession
+from kvreplay.result.run_tables import PartialRunFile
 from kvtrace.core.run.run_file import KnownFacts, RunFile
 
 # As msgspec first meets a class it reads its annotations, which does not survive several threads

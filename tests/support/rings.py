@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import pytest
 
-from kvreplay.engine.engine import Engine, refusal
 from kvreplay.engine.job import Driven, Job
+from kvreplay.engine.native_engine import Engine, refusal
 from kvreplay.engine.share import OfTier, Share
-from kvreplay.native.rows import DELETE, WRITE, RowRing
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.row_ring import DELETE, WRITE, RowRing
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier

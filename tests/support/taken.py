@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.native.rows import NONE, RowRing
+from kvreplay.plan.row_ring import NONE, RowRing
 from kvreplay.result.recording import RunPart, RunRecorder
 from kvreplay.result.summarize import RunResults
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from kvreplay.config.setting import Setting
+    from kvreplay.engine.setting import Setting
     from kvtrace.core.metrics.warmup import Warmup
 
 MEASURED = ("submitted_ns", "completed_ns", "outcome", "ready_ns", "retries")

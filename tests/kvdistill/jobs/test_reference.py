@@ -11,7 +11,7 @@ from kvdistill_rows import write_hand
 from kvdistill.jobs import reference
 from kvdistill.jobs.reference import NoReference, probed_program, replay_part
 from kvdistill.profile.sources import distil_source
-from kvreplay.run.run import Interrupted
+from kvreplay.run.replay import Interrupted
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
 from kvtrace.core.limit import Limit
 

@@ -11,7 +11,7 @@ from conftest import run_cli
 from phrases import Saying, pattern, shows
 
 from kvdistill.reports.cards import compare_cards
-from kvreplay.run.sweep import TRIALS, decided, next_value, to_repeat
+from kvreplay.experiments.load_sweep import TRIALS, decided, next_value, to_repeat
 from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Axis, Card, CardTrial, Score, SweepPoint, TriedUsers
 

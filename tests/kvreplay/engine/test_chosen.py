@@ -9,8 +9,8 @@ import pytest
 from phrases import Saying, shows
 from rings import IO, PythonFiles, files_in, needs_uring
 
-from kvreplay.engine import engine as engines
-from kvreplay.engine.engine import EngineName, choose
+from kvreplay.engine import native_engine as engines
+from kvreplay.engine.native_engine import EngineName, choose
 from kvreplay.tiers.modelled import Service, SimulatedTier
 from kvreplay.tiers.ram import RamTier
 from kvtrace.core.errors import DeviceError
@@ -31,7 +31,7 @@ def test_auto_takes_what_there_is_and_says_why(
             "--engine threads",
             "threads",
         )
-        monkeypatch.setattr("kvreplay.engine.engine.refusal", lambda: "sysctl says no")
+        monkeypatch.setattr("kvreplay.engine.native_engine.refusal", lambda: "sysctl says no")
         chosen = choose(EngineName.AUTO, [tier], 2, IO)
         assert (chosen.name, chosen.because, tier.engine) == (
             "threads",

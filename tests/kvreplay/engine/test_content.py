@@ -25,8 +25,8 @@ from rings import (
     space_in,
 )
 
-from kvreplay.engine import engine as engines
-from kvreplay.native.rows import DELETE, OK, READ, WRITE
+from kvreplay.engine import native_engine as engines
+from kvreplay.plan.row_ring import DELETE, OK, READ, WRITE
 from kvreplay.tiers.extents import START_BYTES
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, path_function
 

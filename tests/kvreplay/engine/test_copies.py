@@ -22,9 +22,9 @@ from rings import (
     space_in,
 )
 
-from kvreplay.engine import engine as engines
+from kvreplay.engine import native_engine as engines
 from kvreplay.engine.job import Driven
-from kvreplay.native.rows import OK, READ, WRITE
+from kvreplay.plan.row_ring import OK, READ, WRITE
 from kvreplay.tiers.ram import copy_threads
 
 MIB = 1 << 20

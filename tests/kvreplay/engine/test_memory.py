@@ -13,8 +13,6 @@ from conftest import write_trace
 from phrases import shows
 from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
-from kvreplay.config.config import Config
-from kvreplay.native.rows import DELETE, READ, WRITE
 from kvreplay.plan.buffers import (
     FIRST_BYTES,
     HUGE_PAGE_BYTES,
@@ -25,8 +23,10 @@ from kvreplay.plan.buffers import (
     small_page_bytes,
     touch,
 )
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import DELETE, READ, WRITE
 from kvreplay.result import summarize
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import Holding
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from conftest import write_trace
 
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvreplay.plan.window import compile_window
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table

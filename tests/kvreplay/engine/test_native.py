@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kvreplay.native.rows import RowRing
+from kvreplay.plan.row_ring import RowRing
 
 
 def test_a_ring_of_rows_is_a_power_of_two_with_the_last_rows():

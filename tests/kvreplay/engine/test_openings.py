@@ -9,7 +9,7 @@ import pytest
 from phrases import shows
 from rings import ENGINES, IO, PythonFiles, drive, engine_of, rows_of
 
-from kvreplay.native.rows import DELETE, ERROR, OK, READ, WRITE
+from kvreplay.plan.row_ring import DELETE, ERROR, OK, READ, WRITE
 
 PIECES = 6
 

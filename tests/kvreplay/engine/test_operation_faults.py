@@ -24,7 +24,7 @@ from rings import (
     space_in,
 )
 
-from kvreplay.native.rows import DELETE, ERROR, OK, READ, SHORT, SKIPPED, WRITE
+from kvreplay.plan.row_ring import DELETE, ERROR, OK, READ, SHORT, SKIPPED, WRITE
 from kvtrace.core.errors import DeviceError
 
 MIB = 1 << 20

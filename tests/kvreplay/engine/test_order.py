@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rings import ENGINES, IO, content, drive, engine_of, needs_uring, rows_of
 
-from kvreplay.native.rows import DELETE, OK, READ, WRITE
+from kvreplay.plan.row_ring import DELETE, OK, READ, WRITE
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import Service, SimulatedTier

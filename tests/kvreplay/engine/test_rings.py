@@ -17,12 +17,12 @@ from phrases import shows
 from rings import IO, drive, engine_of, needs_uring, rows_of, space_in
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine import engine as engines
+from kvreplay.engine import native_engine as engines
 from kvreplay.engine import share as sharing
 from kvreplay.engine.share import Share, check_submitters, share
-from kvreplay.native.rows import WRITE
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import WRITE
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import BY_ID, FileLayout, SeveralDrives, StorageOptions, drive_by_id

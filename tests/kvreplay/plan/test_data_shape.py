@@ -12,10 +12,10 @@ import zstandard
 from conftest import write_trace
 from phrases import shows
 
-from kvreplay.config.config import Config
 from kvreplay.plan.contents import DataSource, check_ratios
-from kvreplay.run.run import Replay, replay
-from kvreplay.tiers.claims import SCRATCH
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:

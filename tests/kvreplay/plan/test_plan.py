@@ -9,8 +9,8 @@ import pytest
 from conftest import write_trace
 from followed import trace_residency
 
-from kvreplay.native.rows import NONE, NOT_DONE, SKIPPED
 from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.row_ring import NONE, NOT_DONE, SKIPPED
 from kvreplay.plan.window import TraceWindow, compile_window, populated_rows
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, parse_limit

@@ -11,7 +11,7 @@ from followed import batch_of, trace_residency
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.native.rows import DELETE, READ, WRITE
+from kvreplay.plan.row_ring import DELETE, READ, WRITE
 from kvreplay.plan.window import Intake, PlanSurvey, Residency
 from kvtrace.core.limit import Limit
 

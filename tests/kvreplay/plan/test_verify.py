@@ -29,11 +29,11 @@ from rings import (
 )
 from whole import read_table
 
-from kvreplay.config import tiers
-from kvreplay.config.config import Config
-from kvreplay.native.rows import CORRUPT, OK, READ, WRITE
 from kvreplay.plan.contents import DataSource, check_ratios
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import CORRUPT, OK, READ, WRITE
+from kvreplay.run.replay import Replay, replay
+from kvreplay.tiers import make_tiers as tiers
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kvreplay.engine.job import Driven
-    from kvreplay.run.run import FinishedRun
+    from kvreplay.run.replay import FinishedRun
     from kvtrace.core.run.run_file import Verification
 
 NVME = 2

@@ -16,7 +16,7 @@ from conftest import write_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvreplay.native.rows import DELETE, VERSION_BEFORE, VERSION_MIXED, WRITE
+from kvreplay.plan.row_ring import DELETE, VERSION_BEFORE, VERSION_MIXED, WRITE
 from kvreplay.plan.window import SPAN, compile_window
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import library

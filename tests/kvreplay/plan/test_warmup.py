@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kvreplay.config.limits import check_warmup
-from kvreplay.native.rows import NONE, READ, RowRing
+from kvreplay.engine.limits import check_warmup
 from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.row_ring import NONE, READ, RowRing
 from kvreplay.plan.window import Facts
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metrics.warmup import parse_warmup

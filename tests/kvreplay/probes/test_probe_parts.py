@@ -13,7 +13,8 @@ import pytest
 from conftest import run_cli
 from whole import read_table
 
-from kvreplay.probes import libbpf, session
+from kvreplay.probes import libbpf
+from kvreplay.probes import probe_session as session
 from kvreplay.probes.libbpf import (
     EVENT,
     SLOTS,
@@ -30,7 +31,7 @@ from kvreplay.probes.libbpf import (
     resolve,
     zone_shift,
 )
-from kvreplay.probes.session import blocks_batch, rwbs
+from kvreplay.probes.probe_session import blocks_batch, rwbs
 from kvreplay.tiers.host import devices_beneath
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.metadata import describe

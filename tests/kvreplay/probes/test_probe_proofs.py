@@ -16,7 +16,7 @@ import pytest
 from probe_load import FILE_BYTES, LOAD, fio, place_on_disk, probed
 
 from kvreplay.probes.libbpf import Filter, load, resolve
-from kvreplay.probes.session import PROGRAMS, block_figures
+from kvreplay.probes.probe_session import PROGRAMS, block_figures
 
 pytestmark = [pytest.mark.root, pytest.mark.bpf, pytest.mark.fio]
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import run_cli, write_trace
 from phrases import shows
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run import run_file
 from kvtrace.core.run.run_file import ProbesNote

@@ -12,8 +12,8 @@ from conftest import run_cli, trace_batch, trace_meta, write_trace
 from phrases import shows
 from ranks import on_ranks
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import RanksNote, read_run

@@ -20,10 +20,10 @@ from run_files import distribution as distribution_of
 from run_files import figures
 from whole import read_table
 
-from kvreplay.config.config import Config, PartitionBy
+from kvreplay.plan.replay_config import Config, PartitionBy
 from kvreplay.ranks import merge
 from kvreplay.ranks.merge import merge_ranks, merged_verdict
-from kvreplay.run.run import Replay
+from kvreplay.run.replay import Replay
 from kvtrace.core.metrics.distribution import distribution_of as distribution
 from kvtrace.core.run.run_file import RanksNote, RunFile, read_run
 from kvtrace.core.schema import OPS, SERVED

@@ -13,7 +13,7 @@ import pytest
 from conftest import trace_meta, write_trace
 from whole import read_table
 
-from kvreplay.config.config import PartitionBy
+from kvreplay.plan.replay_config import PartitionBy
 from kvreplay.plan.window import compile_window
 from kvreplay.ranks.partition import (
     Part,

@@ -15,14 +15,14 @@ from phrases import Saying, shows
 from ranks import Hall, ThreadRanks, on_ranks
 from whole import read_table
 
-from kvreplay.config.config import Config, PartitionBy
-from kvreplay.ranks import session
+from kvreplay.experiments.load_sweep import sweep
+from kvreplay.experiments.trials import Trials
+from kvreplay.plan.replay_config import Config, PartitionBy
+from kvreplay.ranks import rank_session as session
 from kvreplay.ranks.helper import offset_of
 from kvreplay.ranks.partition import target_of
 from kvreplay.ranks.parts import RANKS_FILE
-from kvreplay.run.run import FinishedRun, Replay, replay
-from kvreplay.run.sweep import sweep
-from kvreplay.run.trials import Trials
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations, KvError

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from taken import counted, parts, rows_of
 
-from kvreplay.native.rows import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
+from kvreplay.plan.row_ring import CORRUPT, DELETE, ERROR, OK, ROW, SHORT, SKIPPED
 from kvreplay.result import recording
 from kvreplay.result.recording import RunPart, RunRecorder
 from kvreplay.tiers.modelled import Service, SimulatedTier

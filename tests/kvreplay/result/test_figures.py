@@ -10,8 +10,8 @@ from phrases import Saying, shows
 from taken import counted, rows_of
 
 from kvreplay.engine.job import Driven, ThreadUse
-from kvreplay.native.rows import NOT_DONE
 from kvreplay.plan.pacing import Pacer, choose
+from kvreplay.plan.row_ring import NOT_DONE
 from kvreplay.result.cause import is_late, pace, percent
 from kvreplay.result.verdict import verdict
 from kvreplay.tiers.ram import RamTier

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from run_files import run_file, summary
 
-from kvreplay.native.rows import (
+from kvreplay.plan.row_ring import (
     CORRUPT,
     ERROR,
     FEWEST,
@@ -22,8 +22,8 @@ from kvreplay.native.rows import (
     RowRing,
     begin,
 )
-from kvreplay.result import tables as journals
-from kvreplay.result.tables import (
+from kvreplay.result import run_tables as journals
+from kvreplay.result.run_tables import (
     Journal,
     JournaledRecord,
     PartialRunFile,

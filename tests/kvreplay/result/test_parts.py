@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from taken import counted, planned, rows_of, take
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.config.setting import Setting
-from kvreplay.native.rows import DELETE, OK
+from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import DELETE, OK
 from kvreplay.plan.window import compile_window
 from kvreplay.result import recording
 from kvreplay.tiers.files import FileTier

@@ -17,9 +17,9 @@ from phrases import shows
 from taken import planned, take
 from whole import read_table
 
-from kvreplay.config.config import Config, Criteria, Targets
-from kvreplay.config.setting import Setting
+from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.replay_config import Config, Criteria, Targets
 from kvreplay.plan.window import compile_window, read_asked
 from kvreplay.result.summarize import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
 from kvreplay.tiers.files import FileTier

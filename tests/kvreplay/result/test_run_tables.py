@@ -13,9 +13,9 @@ from phrases import pattern, shows
 from taken import planned, take
 from whole import read_table
 
-from kvreplay.config.config import Config, Criteria, read_criteria
-from kvreplay.config.setting import Setting
+from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.replay_config import Config, Criteria, read_criteria
 from kvreplay.plan.window import compile_window
 from kvreplay.result.figures import mlperf_figures
 from kvreplay.tiers import claims

@@ -22,14 +22,14 @@ from rings import PlainFiles
 from waiting import rows_in, wait_for
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import Engine, refusal
-from kvreplay.result import tables
-from kvreplay.result import tables as journals
-from kvreplay.result.tables import Journal
-from kvreplay.run.document import run_document
-from kvreplay.run.run import Replay, recover, replay
-from kvreplay.run.trials import Trials
+from kvreplay.engine.native_engine import Engine, refusal
+from kvreplay.experiments.trials import Trials
+from kvreplay.plan.output_directory import check_output
+from kvreplay.plan.replay_config import Config
+from kvreplay.result import run_tables as journals
+from kvreplay.result.run_tables import Journal
+from kvreplay.run.replay import Replay, recover, replay
+from kvreplay.run.run_document import run_document
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions, drive_by_id
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
@@ -256,7 +256,7 @@ def test_a_signal_ends_the_run_with_what_it_has(tmp_path: Path) -> None:
 def test_a_signal_before_the_first_operation_is_a_run_of_0_s(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, speed: float | None
 ) -> None:
-    monkeypatch.setattr("kvreplay.run.run.noted_signals", lambda: nullcontext(lambda: "SIGTERM"))
+    monkeypatch.setattr("kvreplay.run.replay.noted_signals", lambda: nullcontext(lambda: "SIGTERM"))
     trace = write_trace(tmp_path / "t.parquet", [row("write", i, ts=i * 10**7) for i in range(3)])
     (tmp_path / "d").mkdir()
     config = Config(
@@ -361,9 +361,9 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
     trial.mkdir(parents=True)
     (trial / PARTIAL_RUN_FILE).write_text("{}")
     with pytest.raises(DeviceError, match=f"kvreplay recover {trial}"):
-        tables.check_output(output, is_forced=False)
+        check_output(output, is_forced=False)
     (trial / PARTIAL_RUN_FILE).unlink()
     (trial / "run.json").write_text('{"program": "kvreplay"}')
     with pytest.raises(DeviceError, match="finished run"):
-        tables.check_output(output, is_forced=False)
-    tables.check_output(output, is_forced=True)
+        check_output(output, is_forced=False)
+    check_output(output, is_forced=True)

@@ -16,9 +16,9 @@ import pytest
 from conftest import run_cli, write_trace
 from phrases import shows
 
-from kvreplay.config.config import Config
-from kvreplay.run.document import run_document
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
+from kvreplay.run.run_document import run_document
 from kvreplay.tiers.host import throttles
 from kvtrace.core.run.figures import LimitCause, RunVerdict
 

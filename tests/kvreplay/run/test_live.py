@@ -18,12 +18,12 @@ from conftest import write_trace
 from phrases import shows
 from taken import planned
 
-from kvreplay.config.config import Config
-from kvreplay.config.setting import settle
-from kvreplay.native.rows import ERROR, JOURNAL, OK, RowRing
-from kvreplay.result.tables import _COLUMNS
+from kvreplay.engine.setting import settle
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import ERROR, JOURNAL, OK, RowRing
+from kvreplay.result.run_tables import _COLUMNS
 from kvreplay.run import watch as watching
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
 from kvreplay.run.watch import (
     BOUNDS_NS,
     COUNTERS,
@@ -231,7 +231,7 @@ def test_a_run_is_watched_from_its_engine_and_its_journal(
 ) -> None:
     from contextlib import contextmanager
 
-    monkeypatch.setattr("kvreplay.result.tables._PERIOD_S", 0.01)
+    monkeypatch.setattr("kvreplay.result.run_tables._PERIOD_S", 0.01)
     seen: list[Watch] = []
     counted = threading.Event()
 

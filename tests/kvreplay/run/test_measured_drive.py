@@ -13,11 +13,11 @@ from conftest import run_cli, write_trace
 from drive_files import write_drive
 from phrases import Saying, shows
 
-from kvreplay.config.config import Config
-from kvreplay.native.rows import OK, ROW
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.row_ring import OK, ROW
 from kvreplay.result import verdict
 from kvreplay.run import discover as cards
-from kvreplay.run.run import Interrupted, Replay
+from kvreplay.run.replay import Interrupted, Replay
 from kvreplay.tiers.modelled import DriveModel
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.run.figures import LimitCause

@@ -21,12 +21,13 @@ from phrases import Saying, shows
 from waiting import wait_for
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import refusal
+from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.contents import DataSource
-from kvreplay.run.document import run_document
-from kvreplay.run.run import FinishedRun, Interrupted, Replay, quiet_interpreter, replay
-from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
+from kvreplay.run.replay import FinishedRun, Interrupted, Replay, quiet_interpreter, replay
+from kvreplay.run.run_document import run_document
+from kvreplay.tiers.claims import MARKER
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier

@@ -20,12 +20,12 @@ from msgspec import structs
 from phrases import shows
 from waiting import rows_in, wait_for
 
-from kvreplay.config.config import Config, PartitionBy
-from kvreplay.config.setting import settle
+from kvreplay.engine.setting import settle
 from kvreplay.plan.pacing import Repeated
+from kvreplay.plan.replay_config import Config, PartitionBy
 from kvreplay.ranks.partition import PartitionOptions, write_part
 from kvreplay.result.summarize import RunResults, repeated
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE
@@ -363,7 +363,7 @@ def test_repeats_are_done_only_where_nothing_is_left(
     )
     for repeats, is_said in ((1, True), (1 << 16, False)):
         monkeypatch.setattr(
-            "kvreplay.config.setting.repeats_of", lambda *_, repeats=repeats: repeats
+            "kvreplay.engine.setting.repeats_of", lambda *_, repeats=repeats: repeats
         )
         config = Config(
             tiers={"nvme": "sim:bandwidth=100GB,latency=5ms"}, runtime="200ms", queue_depth=2

@@ -17,11 +17,11 @@ from phrases import pattern, shows
 from rings import REFUSED
 from whole import read_table
 
-from kvreplay.config.config import POOL_BYTES, Config
-from kvreplay.config.limits import check, with_depth
-from kvreplay.engine import engine
-from kvreplay.run import run
-from kvreplay.run.run import Replay, replay
+from kvreplay.engine import native_engine as engine
+from kvreplay.engine.limits import check, with_depth
+from kvreplay.plan.replay_config import POOL_BYTES, Config
+from kvreplay.run import replay as run
+from kvreplay.run.replay import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.document.chapters import checkpoint_sentence

@@ -15,10 +15,10 @@ import pytest
 from conftest import write_trace
 from phrases import pattern, shows
 
-from kvreplay.config import limits
-from kvreplay.config.config import Config
-from kvreplay.config.limits import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan import memory_check
+from kvreplay.plan.memory_check import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core import files as files_of
 from kvtrace.core.errors import OutOfMemory, TraceError
 from kvtrace.core.schema import TRACE
@@ -37,20 +37,20 @@ def test_a_replay_over_available_memory_names_both_figures(
 ) -> None:
     rows, buffers = 1_000_000, 74 * MIB
     need = PROCESS_BYTES + rows * ROW_BYTES + buffers
-    monkeypatch.setattr(limits, "available_bytes", lambda: need)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: need)
     check_memory(rows, buffers)
-    monkeypatch.setattr(limits, "available_bytes", lambda: need - 1)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: need - 1)
     said = "429 MB … 1,000,000 rows, 77.6 MB … 429 MB"
     with pytest.raises(OutOfMemory, match=pattern(said)):
         check_memory(rows, buffers)
-    monkeypatch.setattr(limits, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: None)
     check_memory(rows, buffers)
 
 
 def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = PROCESS_ADDRESS_BYTES + 10 * ROW_BYTES
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
-    monkeypatch.setattr(limits, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: None)
     check_memory(10)
     with pytest.raises(OutOfMemory, match=r"address space .*ulimit -v"):
         check_memory(11)
@@ -79,25 +79,25 @@ def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.Monkey
 def test_a_limit_on_the_rows_makes_a_long_trace_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
+    monkeypatch.setattr(memory_check, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
         replay(Replay(Config(tiers={"nvme": "null"}), trace, run, []))
-    monkeypatch.setattr(limits, "ROW_BYTES", 1)
+    monkeypatch.setattr(memory_check, "ROW_BYTES", 1)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, []))
 
 
 def test_rows_limited_by_time_or_bytes_are_budgeted_as_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "ROW_BYTES", 1 << 60)
+    monkeypatch.setattr(memory_check, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     for limit in ("1s", "1GiB"):
         with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
             replay(Replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, []))
     # Only those within the limit count, and only those of tiers that have a target.
-    monkeypatch.setattr(limits, "ROW_BYTES", 1)
-    monkeypatch.setattr(limits, "available_bytes", lambda: PROCESS_BYTES + 8 * MIB + 3)
+    monkeypatch.setattr(memory_check, "ROW_BYTES", 1)
+    monkeypatch.setattr(memory_check, "available_bytes", lambda: PROCESS_BYTES + 8 * MIB + 3)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2ns"), trace, run, [], is_forced=True))
     with pytest.raises(OutOfMemory, match=r"\(10 rows"):
         replay(Replay(Config(tiers={"nvme": "null"}, limit="1s"), trace, run, [], is_forced=True))

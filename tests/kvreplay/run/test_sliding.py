@@ -10,24 +10,24 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import write_trace
 
-from kvreplay.config.config import Config
-from kvreplay.config.setting import settle
-from kvreplay.engine.engine import EngineName, choose
 from kvreplay.engine.job import Job
+from kvreplay.engine.native_engine import EngineName, choose
+from kvreplay.engine.setting import settle
 from kvreplay.plan.contents import DataSource
+from kvreplay.plan.replay_config import Config
 from kvreplay.plan.window import Loader
 from kvreplay.result.recording import RunPart
-from kvreplay.result.tables import JournaledRecord
-from kvreplay.run import run as feeding
-from kvreplay.run import run as running
-from kvreplay.run.run import Feed, Replay, recover
+from kvreplay.result.run_tables import JournaledRecord
+from kvreplay.run import replay as feeding
+from kvreplay.run import replay as running
+from kvreplay.run.replay import Feed, Replay, recover
 from kvreplay.run.watch import Watch
 from kvtrace.core import tables
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kvreplay.config.setting import Setting
+    from kvreplay.engine.setting import Setting
 
 ROWS = 6000
 WINDOW, BATCH = 1024, 128

@@ -18,11 +18,11 @@ from drive_files import write_drive
 from phrases import Saying, shows
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.config.limits import with_depth
+from kvreplay.engine.limits import with_depth
+from kvreplay.plan.replay_config import Config
 from kvreplay.result.cause import part_counted
-from kvreplay.run.document import run_document
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
+from kvreplay.run.run_document import run_document
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.modelled import SimulatedTier
 from kvreplay.tiers.ram import RamTier
@@ -119,7 +119,7 @@ class Full(PythonRam):
 
 @pytest.fixture
 def full(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kvreplay.config.tiers.RamTier", Full)
+    monkeypatch.setattr("kvreplay.tiers.make_tiers.RamTier", Full)
 
 
 @pytest.mark.usefixtures("full")
@@ -199,8 +199,8 @@ def test_an_open_loops_only_queue_limit_is_its_room(
         found, why = with_depth(config, among, [peak] * len(among))
         return found.depth, why
 
-    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 1 << 40)
-    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (1024, 1024))
+    monkeypatch.setattr("kvreplay.engine.limits.available_bytes", lambda: 1 << 40)
+    monkeypatch.setattr("kvreplay.engine.limits.resource.getrlimit", lambda _: (1024, 1024))
     assert settled(closed) == (8, Saying("closed loop"))
     # Three GiB of buffers, of which what is in flight is touched.
     assert settled(opened) == (1024, "the most")
@@ -210,10 +210,10 @@ def test_an_open_loops_only_queue_limit_is_its_room(
     memory: list[Any] = [PythonRam("cpu", 4096), tiers[1]]
     assert settled(opened, among=memory) == (128, "a thread each")
     assert settled(opened, among=[RamTier("cpu", 4096), tiers[1]])[0] == 1024
-    monkeypatch.setattr("kvreplay.config.limits.resource.getrlimit", lambda _: (300, 1024))
+    monkeypatch.setattr("kvreplay.engine.limits.resource.getrlimit", lambda _: (300, 1024))
     assert settled(small) == (256, Saying("ulimit -n"))
     # 1 MiB each; a quarter of what a tier in memory leaves is 192 MiB, and 80 MiB.
-    monkeypatch.setattr("kvreplay.config.limits.available_bytes", lambda: 768 << 20)
+    monkeypatch.setattr("kvreplay.engine.limits.available_bytes", lambda: 768 << 20)
     assert settled(opened) == (128, "memory for buffers")
     assert settled(opened, 448 << 20, [RamTier("cpu", 4096), tiers[1]])[0] == 64
 
@@ -388,7 +388,7 @@ def test_a_device_that_others_keep_busy_tells_nothing_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy_ns: int, is_known: bool
 ) -> None:
     moved = DeviceIo(read_bytes=0, written_bytes=0, device_ns=busy_ns, busy_ns=busy_ns)
-    monkeypatch.setattr("kvreplay.run.run.moved_between", lambda _start, _end: moved)
+    monkeypatch.setattr("kvreplay.run.replay.moved_between", lambda _start, _end: moved)
     (tmp_path / "scratch").mkdir()
     found = asked_of(tmp_path, str(tmp_path / "scratch"), rows=50, speed=1.0).evidence
     assert (found.device_busy_share is not None, found.device_queue_mean is not None) == (

@@ -11,10 +11,10 @@ from phrases import Saying, pattern, shows
 from taken import counted, rows_of
 from whole import read_table
 
-from kvreplay.config.config import Config
+from kvreplay.plan.replay_config import Config
 from kvreplay.run import precondition as preconditioning
 from kvreplay.run.precondition import MAX_ROUNDS, Precondition, is_steady, precondition
-from kvreplay.run.run import Replay, replay
+from kvreplay.run.replay import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions

@@ -14,8 +14,8 @@ import pytest
 from conftest import write_trace
 from phrases import show_each, shows
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.host import in_memory, is_on_drive
 from kvtrace.core.errors import DeviceError
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from conftest import write_trace
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvreplay.tiers import directio, ram
 from kvreplay.tiers.claims import MARKER, SCRATCH, check_target, claim, release
 from kvtrace.core.errors import ConfigError, DeviceError

@@ -17,9 +17,9 @@ from conftest import write_trace
 from phrases import shows
 from rings import PlainFiles
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import refusal as ring_refusal
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.engine.native_engine import refusal as ring_refusal
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers import claims
 from kvreplay.tiers.claims import BlockDevice, examine, read_header, refusal, signatures
 from kvreplay.tiers.host import mounts
@@ -332,7 +332,7 @@ def test_no_read_is_of_a_hole(tmp_path: Path, loop: Path) -> None:
 
 @pytest.mark.root
 def test_a_device_that_did_not_move_what_was_asked_is_warned_of(tmp_path: Path, loop: Path) -> None:
-    from kvreplay.run.document import run_document
+    from kvreplay.run.run_document import run_document
     from kvreplay.tiers.extents import ExtentTier
     from kvreplay.tiers.tier import Native, StorageOptions, TierKind
 

@@ -17,7 +17,7 @@ from drive_files import DEPTHS, SHARES, SIZES, cell, drive_of, usual_ns, write_d
 from rings import drive, engine_of, rows_of
 from whole import read_table
 
-from kvreplay.engine.engine import EngineName, choose
+from kvreplay.engine.native_engine import EngineName, choose
 from kvreplay.plan.contents import DataSource
 from kvreplay.tiers.modelled import (
     DriveFile,

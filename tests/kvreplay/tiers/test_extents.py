@@ -22,9 +22,9 @@ from followed import trace_residency
 from phrases import pattern, shows
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.engine.native_engine import refusal
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
 from kvreplay.tiers.claims import Header, decode_header, encode_header, read_header
 from kvreplay.tiers.extents import SPARE_SHARE, START_BYTES, ExtentTier, Space

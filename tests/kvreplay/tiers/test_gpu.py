@@ -18,10 +18,10 @@ from conftest import gpu_reason, run_cli, write_trace
 from phrases import pattern, shows
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.config.limits import check
-from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, Replay, replay
+from kvreplay.engine.limits import check
+from kvreplay.engine.native_engine import refusal
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, Kvikio, Mirror, Way, gpu_options
 from kvreplay.tiers.tier import StorageOptions

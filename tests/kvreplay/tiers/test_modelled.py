@@ -16,8 +16,8 @@ from phrases import pattern, shows
 from rings import ENGINES, drive, engine_of, rows_of
 from whole import read_table
 
-from kvreplay.config.config import named
-from kvreplay.engine.engine import refusal
+from kvreplay.engine.native_engine import refusal
+from kvreplay.plan.tier_targets import named
 from kvreplay.tiers.modelled import ASSUMED, Service, SimulatedTier, service_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import OPS

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.engine.engine import refusal
-from kvreplay.run.run import FinishedRun, Replay, replay
-from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
+from kvreplay.engine.native_engine import refusal
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
+from kvreplay.run.replay import FinishedRun, Replay, replay
+from kvreplay.tiers.claims import MARKER, claim, release
 from kvreplay.tiers.tier import (
     BY_ID,
     BY_KEY,

@@ -19,8 +19,8 @@ from conftest import write_trace
 from phrases import shows
 from whole import read_table
 
-from kvreplay.config.config import Config
-from kvreplay.run.run import Replay, replay
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay, replay
 from kvtrace.core.schema import OPS
 
 SAMPLE = Path(__file__).parents[2] / "golden" / "engines" / "vllm" / "strace-fs.txt"

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvreplay.native import rows
-from kvreplay.native.rows import JOURNAL, REPLAY
+from kvreplay.plan import row_ring as rows
+from kvreplay.plan.row_ring import JOURNAL, REPLAY
 from kvtrace.core.metrics.native import RECORDER
 from kvtrace.core.native import library
 from kvtrace.core.native.library import I8, function

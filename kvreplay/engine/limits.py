@@ -1,0 +1,207 @@
+"""What a user asked of a replay, checked before anything is touched.
+
+Options, warm-up, queue depth, and memory.
+
+The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An
+open loop that holds due operations back measures itself, so its limit is one that a drive hardly
+reaches, halved while the buffers would take more than their part of the memory. Memory is checked
+first because libc and NumPy do not survive a shortage.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kvreplay.engine.native_engine import EngineName
+from kvreplay.engine.share import check_submitters
+from kvreplay.plan import pacing
+from kvreplay.plan.buffers import PAGE_BYTES
+from kvreplay.plan.contents import check_ratios
+from kvreplay.plan.pacing import Pacer
+from kvreplay.plan.replay_config import MAX_QUEUE_DEPTH, MAX_SEED, POOL_BYTES, Config, Precondition
+from kvreplay.plan.tier_targets import named
+from kvreplay.plan.window import Facts
+from kvreplay.tiers.objects import Balance, is_object_store
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import FileLayout, Tier
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.files import available_bytes
+from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.units import format_bytes, format_io_size
+
+MAX_RETRIES = 20
+MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
+THREADS = 128
+"""In an open loop where each I/O in flight takes a thread."""
+BUFFERS_PART = 4
+"""Buffers may take this part of the memory that is available and that no tier needs.
+
+Most are never touched.
+"""
+ASKED = "--queue-depth"
+
+
+def check(config: Config) -> pacing.Pacer:
+    """Return the pacer of `config`.
+
+    ConfigError, naming the option, for a value that cannot be used.
+    """
+    if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
+    if not PAGE_BYTES <= config.io_bytes <= MAX_IO_BYTES or config.io_bytes % PAGE_BYTES:
+        raise ConfigError(
+            f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most"
+        )
+    need, available = config.depth * config.io_bytes, available_bytes()
+    # Of the depth that is asked for, or of any.
+    pooled = (config.queue_depth or 1) * config.io_bytes
+    if config.pool is not None and pooled > config.pool:
+        raise ConfigError(
+            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of"
+            f" {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
+            " --pool, or lower --io-bytes or --queue-depth"
+        )
+    if available is not None and need > available // 2:
+        raise ConfigError(
+            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes"
+            f" {format_bytes(need)} of buffers, more than half of the {format_bytes(available)}"
+            " available; lower --queue-depth or --io-bytes"
+        )
+    check_submitters(config.submitters)
+    for option, value, allowed in (
+        ("--engine", config.engine, tuple(EngineName)),
+        ("--fsync", config.fsync, ("never", "close")),
+        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
+        ("--on-error", config.on_error, ("stop", "continue")),
+        ("--layout", config.layout, tuple(FileLayout)),
+        ("--balance", config.balance, tuple(Balance)),
+    ):
+        if value not in allowed:
+            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
+    if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
+        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+    parse_warmup(config.warmup)
+    config.runtime_ns, config.stall_ns, config.request_timeout_s  # noqa: B018 - refuses what is no time
+    if config.is_histograms_only and not config.is_probed:
+        raise ConfigError("--histograms-only is an option of --probes; add --probes")
+    if config.precondition not in (None, *Precondition):
+        raise ConfigError(
+            f"--precondition {config.precondition}: choose {' or '.join(Precondition)}"
+        )
+    _check_storage(config)
+    check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
+    return pacing.choose(speed=config.speed, as_fast_as_possible=config.is_as_fast_as_possible)
+
+
+def _check_storage(config: Config) -> None:
+    if config.advice != "none" and not config.is_buffered:
+        raise ConfigError(
+            f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add"
+            " --buffered"
+        )
+    if config.advice == "dontneed" and config.fsync != "close":
+        raise ConfigError(
+            "--fadvise dontneed drops written pages only once they are on the drive; add --fsync"
+            " close"
+        )
+    if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
+        raise ConfigError(
+            f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}"
+        )
+    has_storage = not all(
+        named(target) or is_object_store(target) for target in config.tiers.values()
+    )
+    if config.endpoints and not any(map(is_object_store, config.tiers.values())):
+        raise ConfigError(
+            "--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave"
+            " it out"
+        )
+    if not 0 <= config.retries <= MAX_RETRIES:
+        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
+    wanted = {
+        "--precondition writes drives full": config.precondition,
+        "--gds moves files": config.is_gds,
+    }
+    for said, is_asked in wanted.items():
+        if is_asked and not has_storage:
+            raise ConfigError(f"{said}, but no --tier names storage; leave it out")
+
+
+def with_depth(
+    config: Config,
+    tiers: Sequence[Tier | None],
+    peak_bytes: Sequence[int],
+    *,
+    is_pooled: bool = False,
+) -> tuple[Config, str]:
+    """Choose the queue depth.
+
+    Return `config` with it, and the reason; `peak_bytes` are the most bytes on each tier.
+
+    `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none
+    was asked for.
+    """
+    if config.queue_depth is not None:
+        return config, ASKED
+    if config.speed is None:
+        if config.pool is not None and config.depth * config.io_bytes > config.pool:
+            return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
+        return replace(config, queue_depth=config.depth), "the default of a closed loop"
+    depth, why = MAX_QUEUE_DEPTH, "the most"
+    working = [t for t in tiers if t is not None and t.has_times]
+    is_virtual = config.engine == EngineName.AUTO and all(t.is_simulated for t in working)
+    takes_threads = config.engine == EngineName.THREADS or not all(
+        t.has_ring or t.is_copied for t in working
+    )
+    if takes_threads and not is_virtual:
+        depth, why = THREADS, "a thread each"
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    available = available_bytes()
+    held = sum(
+        peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier)
+    )
+    most = None if available is None else max(0, available - held) // BUFFERS_PART
+    while depth > config.depth:
+        if 0 <= files < depth:
+            why = "open files, ulimit -n"
+        elif most is not None and depth * config.io_bytes > most:
+            why = "memory for buffers"
+        else:
+            break
+        depth //= 2
+    pool = config.pool or (POOL_BYTES if is_pooled else None)
+    if pool is not None and depth * config.io_bytes > pool:
+        depth, why = (
+            max(config.depth, _in_pool(pool, config.io_bytes)),
+            "--pool, the memory of buffers",
+        )
+    return replace(config, queue_depth=depth), why
+
+
+def _in_pool(pool: int, io_bytes: int) -> int:
+    """Return the most I/Os in flight whose buffers fit `pool`, at least 1."""
+    return min(MAX_QUEUE_DEPTH, max(1, pool // io_bytes))
+
+
+def check_warmup(
+    warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer
+) -> None:
+    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the
+    `rows` of the trace.
+    """
+    if warmup is None or not facts.rows:
+        return
+    if warmup.rows is not None:
+        is_all = facts.last_row < warmup.rows
+    else:
+        last = pacer.due_ns(np.array([facts.last_ns]))
+        is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
+    if is_all:
+        raise ConfigError(
+            f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it"
+            " shorter"
+        )

@@ -1,4 +1,0 @@
-"""A run of the MLPerf Storage KV-cache benchmark's locked options.
-
-Their rules, their trials, their figures.
-"""

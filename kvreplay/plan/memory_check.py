@@ -1,0 +1,49 @@
+"""Check before a replay that the process will have the memory it needs.
+
+libc and NumPy do not survive a shortage of memory, so a command calls `check_memory` first.
+"""
+
+from __future__ import annotations
+
+import resource
+
+from kvtrace.core.errors import OutOfMemory
+from kvtrace.core.files import available_bytes
+from kvtrace.core.units import format_bytes
+
+PROCESS_BYTES = 192 << 20
+"""What the programs' own code takes resident, in a replay of nothing."""
+
+
+PROCESS_ADDRESS_BYTES = 7 << 28
+"""The address space of the same: with libraries, and stacks and pools of its threads."""
+
+
+ROW_BYTES = 150
+"""What a row takes while it is in the ring, and what is made of it as it ends."""
+
+
+def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
+    """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits.
+
+    Tiers of RAM check theirs later.
+
+    OutOfMemory if it does not, with both figures.
+    """
+    limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
+    extra = rows * ROW_BYTES + buffers_bytes
+    parts = (
+        f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
+    )
+    less = ", or replay less with --limit" if rows else ""
+    if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space"
+            f" ({parts}), but this process may have {format_bytes(limit)} (ulimit -v); raise that"
+            f" limit{less}"
+        )
+    if available is not None and PROCESS_BYTES + extra > available:
+        raise OutOfMemory(
+            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but"
+            f" only {format_bytes(available)} is available; free some{less}"
+        )

@@ -1,0 +1,101 @@
+"""The structs of the engine's headers, calls, and the rows of a plan.
+
+What is asked of each, and what came of it.
+
+A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what
+each field is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvtrace.core.metrics import native as recorded
+from kvtrace.core.native import library
+from kvtrace.core.native.structs import header
+
+_NATIVE = Path(__file__).parents[1] / "native"
+_CORE = Path(library.__file__).parent
+REPLAY, JOURNAL = (
+    header(_CORE / "core.h", _CORE / "operation.h", _NATIVE / "replay.h", _NATIVE / name)
+    for name in ("plan.h", "journal.h")
+)
+NONE, NOT_DONE = recorded.NONE, recorded.NOT_DONE
+READ, WRITE, DELETE = recorded.READ, recorded.WRITE, recorded.DELETE
+OK, ERROR, SHORT = recorded.OK, recorded.ERROR, recorded.SHORT
+SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
+VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
+"""Of `version`.
+
+What lay there before the run; several, which a list tells; nothing that was ever written.
+"""
+ROW = REPLAY.dtype("Row")
+FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
+"""Rows in memory at once: at least, and of a plan of any length at most."""
+
+
+class RowRing:
+    """A ring of rows.
+
+    The loader lays them, an engine ends them, and whoever hands them on gives their places back.
+    """
+
+    def __init__(self, total: int, window: int = WINDOW_ROWS) -> None:
+        """Make room for a plan of `total` rows, `window` (a power of two) of them at once."""
+        size = FEWEST
+        while size < min(total, window):
+            size *= 2
+        self.ring: Any = np.zeros(size, ROW)
+        self.struct = REPLAY.struct("Rows")(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
+
+    @classmethod
+    def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:
+        """Make a complete plan of rows from columns by name; missing columns are NONE, or 0.
+
+        `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
+        """
+        total = len(columns["op"])
+        found = cls(total, max(total, FEWEST))
+        rows = found.ring[:total]
+        rows["trace_row"] = np.arange(total)
+        for name in ("request", "stage", "stream", "due_ns"):
+            rows[name] = NONE
+        for name, values in columns.items():
+            rows[name] = values
+        if not is_open_loop:
+            rows["due_ns"] = NONE
+        begin(rows)
+        found.struct.laid = total
+        return found
+
+    def __len__(self) -> int:
+        return int(self.struct.total)
+
+    @property
+    def address(self) -> int:
+        """Where the structure lies."""
+        return ctypes.addressof(self.struct)
+
+    def within(self, first: int, last: int) -> Any:
+        """Return the rows from `first` to before `last`, as a view, up to where the ring begins
+        again.
+        """
+        mask = int(self.struct.mask)
+        start = first & mask
+        return self.ring[start : min(start + last - first, mask + 1)]
+
+    @property
+    def all(self) -> Any:
+        """All rows of a plan that fits the ring."""
+        return self.ring[: len(self)]
+
+
+def begin(rows: Any) -> None:
+    """Mark `rows` as not started."""
+    rows["submitted_ns"] = rows["completed_ns"] = NOT_DONE
+    rows["outcome"], rows["ready_ns"] = SKIPPED, 0
+    rows["is_journaled"] = rows["is_ended"] = False

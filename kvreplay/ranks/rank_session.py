@@ -1,0 +1,472 @@
+"""Replays on all ranks.
+
+Rank 0 runs the command, and whenever that replays, all ranks replay their parts together.
+
+So whatever decides what to replay next, trials or a sweep, runs on rank 0 alone and needs to know
+nothing of ranks. `Meeting` is where the ranks wait for each other: when each is prepared, at the
+common start, and at the end. `bring` copies the files of ranks on other hosts to rank 0.
+`Alongside` is for clients of an MLPerf submission: each rank runs the command with requests of its
+own, only their replays begin and end together, and results are combined, not merged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any, TypeVar
+
+import msgspec
+
+from kvreplay.plan.output_directory import check_output, make_directory, remove_empty, remove_stale
+from kvreplay.plan.replay_config import MAX_SEED, PartitionBy
+from kvreplay.plan.tier_targets import STORAGE, paths_of, tier_indices
+from kvreplay.ranks import partition
+from kvreplay.ranks.helper import Instant, Ranks
+from kvreplay.ranks.merge import merge_ranks, merged_error
+from kvreplay.ranks.partition import Part, PartitionOptions, write_part
+from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
+from kvreplay.run.replay import FinishedRun, Replay, check_config, replay
+from kvtrace.core.errors import ConfigError, KvError, RankLost
+from kvtrace.core.files import write_json
+from kvtrace.core.limit import ALL, STEADIEST, parse_limit
+from kvtrace.core.metrics.warmup import parse_warmup
+from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
+from kvtrace.core.schema import TRACE
+from kvtrace.core.tables import objects_path, open_table
+
+WAIT_S = 10.0
+"""For the others to write what they have, if they cannot be asked."""
+_GOLDEN = 0x9E3779B97F4A7C15
+"""Seeds of ranks lie this far apart.
+
+Copies of an object on two ranks must not have the same data.
+"""
+
+
+class RankSession:
+    """The ranks of one command."""
+
+    def __init__(self, ranks: Ranks, by: PartitionBy | None = None) -> None:
+        """Partition traces over `ranks` by `by`; null: as each trace suggests."""
+        self.ranks, self._by = ranks, by
+        self._hosts = [
+            str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())
+        ]
+
+    def replay(self, asked: Replay) -> FinishedRun:
+        """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
+        config, output = asked.config, asked.output
+        check_config(config)
+        if config.window not in (None, ALL, STEADIEST):
+            raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
+        if config.node is not None:
+            raise ConfigError(
+                f"--node {config.node} is for one process: with --mpi say --partition node, a rank"
+                " a node"
+            )
+        check_output(output, is_forced=asked.is_forced)
+        open_table(asked.trace, TRACE)
+        config = replace(config, window=None)
+        order = Ordered(
+            count=self.ranks.count,
+            hosts=self._hosts,
+            library=self.ranks.library,
+            argv=asked.argv,
+            config=config,
+            trace=str(asked.trace.resolve()),
+            output=str(output),
+            is_forced=asked.is_forced,
+            partition=self._by,
+        )
+        make_directory(output, RUN_FILE)
+        remove_stale(output, {RANK_FOLDER.format(rank) for rank in range(self.ranks.count)})
+        write_json(output / RANKS_FILE, order)
+        self.ranks.note_folder(str(output.resolve()))
+        with suppress(RankLost):
+            self.ranks.exchange(msgspec.msgpack.encode(order))
+        self._all(order, asked)
+        run = merge_ranks(
+            output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0
+        )
+        return FinishedRun(run, merged_error(run, output))
+
+    def follow(self) -> None:
+        """Do what rank 0 orders until it orders nothing more."""
+        while True:
+            try:
+                data = self.ranks.exchange(b"")[0]
+            except RankLost:
+                return
+            if not data:
+                return
+            order = msgspec.msgpack.decode(data, type=Ordered)
+            asked = Replay(
+                order.config,
+                Path(order.trace),
+                Path(order.output),
+                order.argv,
+                is_forced=order.is_forced,
+            )
+            with suppress(KvError):
+                # Rank 0 says it.
+                self._all(order, asked)
+
+    def close(self) -> None:
+        """Send no more orders."""
+        with suppress(RankLost):
+            self.ranks.exchange(b"")
+
+    def _all(self, order: Ordered, asked: Replay) -> None:
+        """Do our part, and bring what all left to rank 0.
+
+        KvError if a rank could not be prepared, so none began.
+        """
+        output, rank = asked.output, self.ranks.rank
+        folder = output / RANK_FOLDER.format(rank)
+        meeting = Meeting(self.ranks)
+        part: Part | None = None
+        error: KvError | None = None
+        try:
+            output.mkdir(exist_ok=True)
+            # Of an earlier run: who finds it must know that this one has ended.
+            (folder / RANK_FILE).unlink(missing_ok=True)
+            part = self._part(order)
+            self._mine(asked, part, folder, meeting)
+        except KvError as found:
+            error = found
+        meeting.leave(error)
+        if meeting.is_off:
+            path = output / f"{RANK_FOLDER.format(rank)}.parquet"
+            path.unlink(missing_ok=True)
+            objects_path(path).unlink(missing_ok=True)
+            with suppress(RankLost):
+                # All have done so.
+                self.ranks.exchange(b"")
+            if rank == 0:
+                # What was made for a run that did not begin.
+                (output / RANKS_FILE).unlink(missing_ok=True)
+                for made in (*output.glob("rank-*/"), output):
+                    remove_empty(made)
+            raise error or Elsewhere("another rank says why")
+        folder.mkdir(exist_ok=True)
+        write_json(folder / RANK_FILE, self._report(part, meeting, error))
+        bring(self.ranks, output)
+
+    def _part(self, order: Ordered) -> Part:
+        trace, config = Path(order.trace), order.config
+        meta = open_table(trace, TRACE).meta
+        warmup = parse_warmup(config.warmup)
+        asked = PartitionOptions(
+            by=order.partition,
+            ranks=order.count,
+            limit=parse_limit(config.limit),
+            tiers=frozenset(
+                i for i, _ in tier_indices([t.name for t in meta.tiers], config.tiers, trace)
+            ),
+            requests=None if config.requests is None else Path(config.requests),
+            warmup_rows=None if warmup is None else warmup.rows,
+        )
+        name = RANK_FOLDER.format(self.ranks.rank)
+        return write_part(trace, asked, self.ranks.rank, Path(order.output) / f"{name}.parquet")
+
+    def _mine(self, asked: Replay, part: Part, folder: Path, meeting: Meeting) -> None:
+        """Replay our part, together with the others; with nothing to replay, only meet them."""
+        config, rank, rows = asked.config, self.ranks.rank, part.warmup_rows
+        if not part.planned:
+            return
+        targets = {
+            n: partition.target_of(n, target, rank, self._hosts)
+            for n, target in config.tiers.items()
+        }
+        seed = (
+            config.seed
+            if config.seed is not None
+            else (open_table(asked.trace, TRACE).meta.seed or 0)
+        )
+        own = replace(
+            config,
+            tiers=targets,
+            seed=(seed + rank * _GOLDEN) & MAX_SEED,
+            # The part is what the limit left of the trace.
+            limit=None,
+            warmup=config.warmup if rows is None else f"{rows}rows" if rows else None,
+        )
+        try:
+            replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
+        finally:
+            if not config.is_kept:
+                partition.leave(list(targets.values()))
+
+    def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
+        before = after = meeting.before
+        with suppress(RankLost):
+            after = self.ranks.clock()
+        orphaned = self.ranks.orphaned_ns
+        return RankReport(
+            rank=self.ranks.rank,
+            host=self.ranks.host,
+            cpus=len(os.sched_getaffinity(0)),
+            partition=None if part is None else part.note,
+            is_whole=part is None or part.is_whole,
+            is_idle=part is not None and not part.planned,
+            error=None if error is None else str(error),
+            clock_offset_ns=before.offset_ns,
+            clock_error_ns=before.error_ns,
+            clock_drift_ns=after.offset_ns - before.offset_ns,
+            start_ns=None if meeting.start_ns is None else meeting.start_ns - before.offset_ns,
+            begun_late_ns=meeting.late_ns,
+            stood_still_ns=after.deaf_ns or None,
+            orphaned_ns=None if orphaned is None else orphaned - before.offset_ns,
+        )
+
+
+MARGIN_NS = 100_000_000
+"""From the latest rank's soonest start to that of all: for the answer to be back everywhere."""
+
+
+class Elsewhere(KvError):  # noqa: N818 - an error of another rank
+    """The error of another rank; its message and its exit code."""
+
+
+class Meeting:
+    """The points of one replay at which all ranks wait for each other."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Meet the others of `ranks`."""
+        self._ranks = ranks
+        self._is_ready = self._is_agreed = False
+        self.is_off = False
+        """Whether a rank could not be prepared, so that none begins."""
+        self.before = Instant()
+        """How our clock stood to rank 0's when all began."""
+        self.start_ns: int | None = None
+        """By our clock; null if it was never agreed."""
+        self.late_ns: int | None = None
+        """How much later we began."""
+
+    @property
+    def reason(self) -> str | None:
+        """The reason why all ranks end now."""
+        return self._ranks.reason
+
+    def ready(self, error: KvError | None = None) -> None:
+        """Return when all are prepared; `error` says that we cannot be."""
+        self._is_ready = True
+        mine = b"" if error is None else msgspec.msgpack.encode((str(error), error.exit_code))
+        try:
+            replies = self._ranks.exchange(mine)
+        except RankLost:
+            # The reason to end is known by now, and the run ends before its first operation.
+            return
+        refused = [(rank, data) for rank, data in enumerate(replies) if data]
+        self.is_off = bool(refused)
+        if refused and error is None:
+            rank, data = refused[0]
+            message, exit_code = msgspec.msgpack.decode(data, type=tuple[str, int])
+            elsewhere = Elsewhere(f"rank {rank}: {message}")
+            elsewhere.exit_code = exit_code
+            raise elsewhere
+
+    def agree(self, soonest_ns: int | None) -> int:
+        """Return when all begin, by our clock; null: we shall not."""
+        self._is_agreed = True
+        try:
+            self.before = self._ranks.clock()
+            offset_ns = self.before.offset_ns
+            mine = b"" if soonest_ns is None else msgspec.msgpack.encode(soonest_ns - offset_ns)
+            replies = self._ranks.exchange(mine)
+        except RankLost:
+            return soonest_ns or monotonic_ns()
+        instants = [msgspec.msgpack.decode(data, type=int) for data in replies if data]
+        margin_ns = MARGIN_NS if self._ranks.count > 1 else 0
+        self.start_ns = max(instants, default=monotonic_ns()) + margin_ns + offset_ns
+        return self.start_ns
+
+    def begun(self) -> None:
+        """Record how late our threads were started.
+
+        0 if before the instant on which all agreed: they wait for it.
+        """
+        if self.start_ns is not None:
+            self.late_ns = max(0, monotonic_ns() - self.start_ns)
+
+    def leave(self, error: KvError | None) -> None:
+        """Take part in the remaining meetings, so that no rank waits.
+
+        `error` is the reason why we left.
+        """
+        if error is not None and not (self._is_agreed or self.is_off):
+            # Others may be writing for minutes what will not be needed.
+            self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
+        if not self._is_ready:
+            with suppress(Elsewhere):
+                self.ready(error)
+        if not self._is_agreed and not self.is_off:
+            self.agree(None)
+
+
+CHUNK_BYTES = 16 << 20
+
+
+def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
+    """Bring the folder of each rank to rank 0, if its `output` does not show it.
+
+    On another host, most likely.
+
+    A rank writes its file `last` at the end.
+    """
+    mine = output / RANK_FOLDER.format(ranks.rank)
+    with suppress(RankLost):
+        replies = ranks.exchange(_digest(mine / last))
+        there = [
+            output / RANK_FOLDER.format(rank) / last
+            for rank in range(ranks.count if ranks.rank == 0 else 0)
+        ]
+        known = enumerate(zip(replies, there, strict=False))
+        lacking = [
+            rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest
+        ]
+        first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
+        wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
+        if not wanted:
+            return
+        files = sorted(p for p in mine.rglob("*") if p.is_file()) if ranks.rank in wanted else []
+        parts = [(p, at) for p in files for at in range(0, max(1, p.stat().st_size), CHUNK_BYTES)]
+        counts = ranks.exchange(msgspec.msgpack.encode(len(parts)))
+        rounds = max(
+            (msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0
+        )
+        for number in range(rounds):
+            sent = b""
+            if number < len(parts):
+                path, at = parts[number]
+                with path.open("rb") as file:
+                    file.seek(at)
+                    sent = msgspec.msgpack.encode(
+                        (str(path.relative_to(mine)), at, file.read(CHUNK_BYTES))
+                    )
+            for rank, data in enumerate(ranks.exchange(sent, to_all=False)):
+                if data and ranks.rank == 0:
+                    name, at, content = msgspec.msgpack.decode(data, type=tuple[str, int, bytes])
+                    path = output / RANK_FOLDER.format(rank) / name
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    with path.open("r+b" if at else "wb") as file:
+                        file.seek(at)
+                        file.write(content)
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest() if path.is_file() else b"none"
+
+
+T = TypeVar("T")
+
+
+class Alongside:
+    """A command that every rank runs."""
+
+    def __init__(self, ranks: Ranks) -> None:
+        """Run it on `ranks`."""
+        self.ranks = ranks
+        with suppress(RankLost):
+            ranks.exchange(b"")
+
+    def together(self, do: Callable[[], T]) -> T:
+        """Return what `do` returns, if it can be done on all ranks.
+
+        KvError if it cannot, on this rank or on another.
+        """
+        meeting = Meeting(self.ranks)
+        try:
+            found = do()
+        except KvError as error:
+            meeting.ready(error)
+            raise
+        meeting.ready()
+        return found
+
+    def gather(self, value: Any) -> list[Any]:
+        """Return the values of all ranks, by rank; null for a rank that is gone."""
+        replies = self.ranks.exchange(msgspec.msgpack.encode(value))
+        return [None if data is None else msgspec.msgpack.decode(data) for data in replies]
+
+    def replay(self, asked: Replay) -> FinishedRun:
+        """Replay a trace of our own while the others replay theirs; errors as of `run.replay`."""
+        meeting = Meeting(self.ranks)
+        try:
+            finished = replay(asked, together=meeting)
+        except KvError as error:
+            meeting.leave(error)
+            raise
+        meeting.leave(None)
+        if finished.run.status == "partial":
+            # What goes on after it, such as another trial, must not go on elsewhere.
+            self.ranks.stop(f"an error of rank {self.ranks.rank}: {finished.run.reason}")
+        return finished
+
+
+def own_client(
+    ranks: Alongside, tiers: dict[str, str], output: Path, *, is_forced: bool
+) -> tuple[dict[str, str], Path, int]:
+    """Return our rank's targets, its results folder, and how many ranks share the storage's
+    filesystem.
+
+    ConfigError, DeviceError if it cannot be, here or on another rank.
+    """
+    rank = ranks.ranks.rank
+    hosts = [str(host) for host in ranks.gather(ranks.ranks.host)]
+
+    def prepare() -> tuple[dict[str, str], Path]:
+        if rank == 0:
+            check_output(output, is_forced=is_forced)
+            make_directory(output, MLPERF_FILE)
+        return {
+            n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()
+        }, output
+
+    own, _ = ranks.together(prepare)
+    ranks.together(lambda: make_directory(output, MLPERF_FILE))
+    filesystem = (
+        [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()]
+        if STORAGE in own
+        else []
+    )
+    there = ranks.gather([hosts[rank], *filesystem])
+    return (
+        own,
+        output / RANK_FOLDER.format(rank),
+        max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1),
+    )
+
+
+def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool:
+    """Bring the results of all ranks to rank 0, and return whether we are that one.
+
+    Leave our targets `tiers`.
+    """
+    partition.leave(list(tiers.values()))
+    with suppress(RankLost):
+        ranks.ranks.exchange(b"")
+    bring(ranks.ranks, output, MLPERF_FILE)
+    return ranks.ranks.rank == 0
+
+
+def is_of_ranks(path: Path) -> bool:
+    """Return whether `path` holds, or was to hold, the run of several ranks."""
+    return (path / RANKS_FILE).is_file()
+
+
+def recover_ranks(path: Path) -> FinishedRun:
+    """Write the run of all ranks in `path` from what they left.
+
+    ConfigError if it is there already.
+    """
+    if (path / RUN_FILE).is_file():
+        raise ConfigError(f"{path}: the ranks were put together there; nothing to recover")
+    run = merge_ranks(path)
+    return FinishedRun(run, merged_error(run, path))

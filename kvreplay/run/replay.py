@@ -1,0 +1,794 @@
+"""One replay: open the tiers, precondition, populate, run the engine, write the results.
+
+`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the
+clock that ends a run (`--duration`), replays that start together, and `Feed`, the thread that lays
+rows ahead of the run and hands on those behind it, so that memory holds a window of rows. Last,
+`recover`: of a killed run's journal a run, marked partial.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from time import monotonic_ns
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from kvreplay.engine.job import Driven, Job, Together
+from kvreplay.engine.limits import check, check_warmup
+from kvreplay.engine.native_engine import RUNTIME, Engine, EngineName, choose
+from kvreplay.engine.setting import Setting, settle
+from kvreplay.engine.share import check_submitters
+from kvreplay.plan.contents import DataSource, Fill, named
+from kvreplay.plan.output_directory import check_output, make_directory
+from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH, Config, Precondition
+from kvreplay.plan.row_ring import DELETE, NOT_DONE, READ, WRITE
+from kvreplay.plan.window import Loader, populated_rows
+from kvreplay.probes.probe_session import probing
+from kvreplay.result import run_tables as tables
+from kvreplay.result.recording import RunPart
+from kvreplay.result.run_tables import JournaledRecord, PartialRunFile, journal, unrecovered
+from kvreplay.result.summarize import (
+    Measured,
+    RunResults,
+    build_partial_run,
+    build_results,
+    build_run_header,
+    collect_engine_facts,
+    table_metadata,
+    window_note,
+)
+from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
+from kvreplay.run.watch import Watch, Watching
+from kvreplay.tiers.claims import smart
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.host import device_counters
+from kvreplay.tiers.make_tiers import check_targets
+from kvreplay.tiers.modelled import DriveFile
+from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
+from kvtrace.core.app import INTERRUPTED, noted_signals
+from kvtrace.core.errors import (
+    ConfigError,
+    DeviceError,
+    FailedOperations,
+    KvError,
+    TraceError,
+    need_file,
+)
+from kvtrace.core.files import write_json
+from kvtrace.core.run.figures import Summary
+from kvtrace.core.run.run_file import (
+    BLOCKS_FILE,
+    OPS_FILE,
+    PROBE_FILE,
+    RUN_FILE,
+    SERIES_FILE,
+    SERVED_FILE,
+    DeviceIo,
+    Populated,
+    Preconditioned,
+    Prepared,
+    RunBegun,
+    RunFile,
+    SmartReadings,
+    TraceNote,
+    sealed,
+)
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.tables import create, objects_path
+
+NOTED_UNREAD_SHARE = 0.01
+"""Share of the time that the queue was idle because the trace was not read yet, from which on a run
+says so.
+"""
+SWITCH_INTERVAL_S = 5e-5
+"""How long one Python thread may hold the others up.
+
+The default, 5 ms, is longer than an I/O takes.
+"""
+StopAsked = Callable[[], str | None]
+"""Gives the reason to stop, or None."""
+Show = Callable[[str, int], Any]
+"""Of a label and a number of rows, gives a context manager that yields a function taking the rows
+done.
+"""
+
+
+def check_config(config: Config, *, is_on_targets: bool = False) -> None:
+    """Raise ConfigError for options that exclude each other, or that a machine cannot have.
+
+    With `is_on_targets` DeviceError, too, for targets that a replay must not write to.
+    """
+    check(config)
+    if is_on_targets:
+        check_targets(config)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replay that is asked for: of what, how, where it goes, and who looks on."""
+
+    config: Config
+    trace: Path
+    output: Path
+    argv: list[str]
+    """The command line, as outputs record it."""
+    is_forced: bool = False
+    """Whether it replaces a run in `output`."""
+    show: Show = lambda _label, _rows: nullcontext(lambda _done: None)
+    watching: Watching | None = None
+    """Shows the measured part while it goes on, in place of `show`."""
+
+    def check(self, *, is_on_targets: bool = True) -> None:
+        """Refuse what cannot be replayed or written, before anything is made, read or measured,
+        which takes minutes.
+        """
+        check_config(self.config)
+        if self.config.drive is not None:
+            DriveFile.read(Path(self.config.drive))
+        if is_on_targets:
+            check_targets(self.config)
+        check_output(self.output, is_forced=self.is_forced)
+
+
+def replay(
+    asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
+) -> FinishedRun:
+    """Replay a trace as `asked` and write the run to its output.
+
+    `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end
+    with other replays.
+
+    ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
+    outcome.
+    """
+    started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
+    asked.check(is_on_targets=tiers is None)
+    setting = settle(config, trace, asked.output, asked.argv, tiers)
+    data = DataSource(
+        setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified
+    )
+    with noted_signals() as signalled:
+        done = _Run(
+            setting, asked.show, data, started_ns, signalled, asked.watching, together
+        ).perform(asked.output)
+    if done.error is None and (name := signalled()) is not None:
+        # It came while tiers were closed, which takes long if files are large: no other run may
+        # follow.
+        return replace(
+            done,
+            error=Interrupted(
+                f"interrupted by {name} as the run ended; all of it is in {asked.output}"
+            ),
+        )
+    return done
+
+
+@contextmanager
+def quiet_interpreter() -> Iterator[None]:
+    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread
+    switch interval.
+
+    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would
+    keep what it drops.
+    """
+    interval = sys.getswitchinterval()
+    gc.freeze()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
+        gc.unfreeze()
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One replay under way."""
+
+    setting: Setting
+    show: Show
+    data: DataSource
+    started_ns: int
+    """On the monotonic clock."""
+    signalled: Callable[[], str | None]
+    """Names the signal that asked to stop, if one did.
+
+    Also while tiers are closed, which the caller looks at.
+    """
+    watching: Watching | None = None
+    together: Together | None = None
+
+    # Long: the steps of a run in their order.
+    def perform(self, output: Path) -> FinishedRun:
+        setting = self.setting
+        window, config = setting.window, setting.config
+        check_warmup(setting.warmup, config.warmup, window.rows, window.facts, setting.pacer)
+        is_open_loop, loader = setting.pacer.speed is not None, window.loader
+        with ExitStack() as stack:
+            signalled, together = self.signalled, self.together
+            # By a signal, or by what ended other ranks.
+            interrupted = signalled if together is None else lambda: signalled() or together.reason
+            open_tiers(setting, stack)
+            engine = self._choose(config.depth, is_growing=is_open_loop)
+            preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
+            lay_out_started_ns = monotonic_ns()
+            laid_out = lay_out_all(setting, self.data, interrupted, self.show)
+            lay_out_ns = monotonic_ns() - lay_out_started_ns
+            populated, failed_populate = self._populate(engine, interrupted, laid_out)
+            if failed_populate is None:
+                # How far drives are written, for later runs.
+                for drive, region in laid_out.whole:
+                    drive.note_written(region)
+            with setting.trace.open("rb") as file:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            has_events = not config.is_histograms_only
+            probes = probing(
+                setting.tiers, output, is_wanted=config.is_probed, has_events=has_events
+            )
+            end_probes = stack.enter_context(probes)
+            rows = loader.begin(
+                setting.pacer,
+                is_ignoring_streams=config.is_ignoring_streams,
+                is_verified=config.is_verified,
+            )
+            if together is not None:
+                together.ready()
+            begun = build_run_header(
+                setting,
+                msgspec.to_builtins(config) | {"seed": setting.seed},
+                TraceNote(file=setting.trace.name, metadata=setting.reader.meta, sha256=digest),
+                collect_engine_facts(setting, engine, self.data),
+                preconditioned=preconditioned,
+                populated=populated,
+                smart={
+                    name: SmartReadings(before=found, after=None)
+                    for name, found in of_drives(setting, smart).items()
+                },
+                prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
+            )
+            before = of_drives(setting, device_counters)
+            watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
+            make_directory(output, RUN_FILE)
+            with (
+                journal(output, rows, build_partial_run(setting, begun), watch) as kept,
+                RunResults(setting, output) as found,
+            ):
+
+                def deliver(part: RunPart) -> None:
+                    kept.pass_by(part.first + len(part))
+                    found.take(part)
+
+                feed = Feed(loader, deliver)
+                feed.fill()
+                job = Job(
+                    rows,
+                    setting.tiers,
+                    self.data,
+                    is_open_loop=is_open_loop,
+                    stops_on_error=config.on_error == "stop",
+                    bulk_depth=config.bulk_depth,
+                    is_verified=config.is_verified,
+                    plan_address=loader.plan_address,
+                    start=self.together,
+                    feed=feed,
+                    stall_ns=config.stall_ns,
+                    runtime_ns=config.runtime_ns,
+                )
+                driven = failed_populate or self._drive(
+                    engine, job, interrupted, "replaying", watch
+                )
+                kept.stop()
+                moved = {
+                    of: moved_between(before[of], now)
+                    for of, now in of_drives(setting, device_counters).items()
+                }
+                found.note_end(driven.wall_ns)
+                feed.finish(rows_to_report(setting, loader.laid))
+                found.end()
+                probed = end_probes(None if failed_populate else driven.started_ns)
+                summary = found.summary(None if failed_populate else driven, moved=moved)
+                trouble = found.warnings(moved) + _unread(driven, config.depth)
+                if kept.trouble:
+                    trouble.append(
+                        f"after a kill the run could not have been recovered: {kept.trouble}"
+                    )
+                measured = Measured(
+                    moved,
+                    summary,
+                    self._error(
+                        driven,
+                        summary,
+                        found.rows,
+                        is_populating=failed_populate is not None,
+                        output=output,
+                    ),
+                    trouble,
+                    named(driven.verification, setting.trace),
+                    of_drives(setting, smart),
+                    probed,
+                )
+                facts = collect_engine_facts(found.setting, engine, self.data)
+                begun = msgspec.structs.replace(begun, **facts._asdict())
+                return write_down(found, begun, measured, output)
+
+    def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
+        config, kinds = self.setting.config, self.setting.window.facts.kinds
+        return choose(
+            EngineName(config.engine),
+            self.setting.tiers,
+            depth,
+            config.io_bytes,
+            is_growing=is_growing,
+            # Each I/O of the window's reads and writes may begin within a buffer.
+            most=sum(
+                int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
+                for op in (READ, WRITE)
+            ),
+            submitters=check_submitters(config.submitters),
+        )
+
+    def _drive(
+        self,
+        engine: Engine,
+        job: Job,
+        interrupted: StopAsked,
+        label: str,
+        watch: Watch | None = None,
+    ) -> Driven:
+        """Drive a job, shown by `watch` if there is one."""
+        if watch is None or self.watching is None:
+            with self.show(label, len(job.rows)) as progress, quiet_interpreter():
+                return engine.drive(job, interrupted, progress)
+
+        def note(done: float) -> None:
+            watch.completed = done
+
+        def begin(in_flight: Callable[[], int]) -> None:
+            watch.in_flight = in_flight
+            watch.begin()
+
+        with self.watching(watch), quiet_interpreter():
+            return engine.drive(replace(job, watched=begin), interrupted, note)
+
+    def _populate(
+        self, engine: Engine, interrupted: StopAsked, laid_out: LaidOut
+    ) -> tuple[Populated, Driven | None]:
+        """Write the objects that the window reads but never writes.
+
+        Return them, and how it was cut short or None.
+
+        Those that were `laid_out` lie there already; files of the run before may be taken over.
+        """
+        setting = self.setting
+        residency, tiers = setting.window.residency, setting.tiers
+        wanted = [t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers]
+        there = np.array(wanted)[residency.populate_tier]
+        for index, tier in enumerate(tiers):
+            if isinstance(tier, FileTier):
+                here = np.flatnonzero(residency.populate_tier == index)
+                has = tier.take_over(
+                    residency.populate_object[here], residency.populate_bytes[here]
+                )
+                there[here[has]] = False
+        if not there.any():
+            return Populated(laid_out.objects, laid_out.bytes, 0), None
+        rows = populated_rows(residency, there)
+        if (
+            engine.depth > CLOSED_LOOP_DEPTH
+            and setting.pacer.speed is not None
+            and not any(t is not None and t.is_of_gpu for t in tiers)
+        ):
+            # An open loop's limit is far more than populating needs: its buffers would all be
+            # touched.
+            engine = self._choose(CLOSED_LOOP_DEPTH)
+        job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
+        driven = self._drive(engine, job, interrupted, "populating")
+        done = rows.all["completed_ns"] != NOT_DONE
+        objects, moved = (
+            laid_out.objects + int(done.sum()),
+            laid_out.bytes + int(rows.all["length_bytes"][done].sum()),
+        )
+        is_whole = driven.failure is None and driven.completed == len(rows)
+        return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
+
+    def _error(
+        self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path
+    ) -> KvError | None:
+        """Return why the run, of which `rows` operations are looked at, is not whole.
+
+        None if it is.
+        """
+        kept = f"what was measured is kept in {output} (partial)"
+        planned = self.setting.window.planned_rows
+        stops = driven.failure is not None and not driven.failure.is_corrupt
+        if driven.failure is not None and (
+            is_populating or (stops and self.setting.config.on_error == "stop")
+        ):
+            place = "while populating" if is_populating else f"row {driven.failure.row}"
+            return DeviceError(f"{place}: {driven.failure.message}; {kept}")
+        is_over = driven.interrupted_by == RUNTIME and not is_populating
+        if (
+            driven.interrupted_by is not None
+            and not is_over
+            and (is_populating or driven.completed < planned)
+        ):
+            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+        if driven.stalled is not None:
+            return DeviceError(
+                f"nothing completed for {self.setting.config.stall}, though operations were in"
+                f" flight or due: {driven.stalled}; {kept}; raise --stall-timeout, or 0 for no"
+                " limit"
+            )
+        if driven.failure is not None:
+            count, sent = summary.errors, rows - (summary.not_reached or 0)
+            first = f"row {driven.failure.row}: {driven.failure.message}"
+            return FailedOperations(
+                f"{count:,} of {sent:,} operations failed, the first at {first}"
+            )
+        return None
+
+
+def _unread(driven: Driven, depth: int) -> list[str]:
+    share = driven.unread_ns / max(1, driven.wall_ns * depth)
+    if share < NOTED_UNREAD_SHARE:
+        return []
+    return [
+        (
+            f"the queue was idle for {share:.1%} of the time because the next rows of the trace were"
+            " not yet read"
+        )
+    ]
+
+
+class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
+    """The user asked to stop; what was measured is kept."""
+
+    exit_code = INTERRUPTED
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedRun:
+    """A finished run, whole or partial."""
+
+    run: RunFile
+    error: KvError | None
+    """Why it is partial, or that operations failed; None if it is whole and all went well."""
+
+    @property
+    def summary(self) -> Summary:
+        """Its figures."""
+        return self.run.summary
+
+
+Replaying = Callable[[Replay], FinishedRun]
+"""As `replay`, or what has it done on several ranks."""
+
+
+def write_down(
+    found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = ""
+) -> FinishedRun:
+    """Write the tables and run.json of a run to `output`, run.json last; return the run.
+
+    `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
+    """
+    content = build_results(found, begun, measured)
+    if said:
+        # Criteria of MLPerf judge a replay of its workload.
+        summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)
+        content = msgspec.structs.replace(content, mlperf=None, summary=summary)
+    for name in (PROBE_FILE, BLOCKS_FILE):
+        (output / name).unlink(missing_ok=True)
+    if measured.probed is not None:
+        measured.probed.save(output)
+        if measured.probed.has_events:
+            meta = table_metadata(BLOCKS, found.setting, content)
+            with create(output / BLOCKS_FILE, BLOCKS, meta) as out:
+                for batch in measured.probed.blocks():
+                    out.write(batch)
+    found.close_tables(content)
+    content = msgspec.structs.replace(
+        content, checkpoints=found.checkpoints(measured.summary.wall_ns)
+    )
+    write_json(output / RUN_FILE, sealed(content))
+    return FinishedRun(content, measured.error)
+
+
+def open_tiers(setting: Setting, stack: ExitStack) -> None:
+    """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
+    residency = setting.window.residency
+    spaces: list[list[object]] = [
+        [_space(Path(d.target)) for d in t.drives] if t and t.drives else [t.target if t else None]
+        for t in setting.tiers
+    ]
+    need: dict[object, int] = {}
+    for of_tier, peaks in zip(spaces, residency.drive_peak_bytes, strict=True):
+        for space, peak in zip(of_tier, peaks, strict=True):
+            # Tiers that share a filesystem, or memory, must fit together.
+            need[space] = need.get(space, 0) + peak
+    for index, tier in enumerate(setting.tiers):
+        if tier is None:
+            continue
+        together = [need[space] for space in spaces[index]]
+        # Writes can be ahead of deletes before them by what is in flight, and by no more than the
+        # deletes free.
+        kinds = setting.window.facts.kinds[index]
+        ahead = min(int(kinds["rows"][DELETE]), setting.config.depth + 1) * int(
+            kinds["end_bytes"].max()
+        )
+        peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
+        tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
+        stack.callback(tier.close)
+        tier.open(max(together))
+
+
+def _space(path: Path) -> object:
+    if path.is_block_device():
+        return path.resolve()
+    holder = path if path.exists() else path.parent
+    return holder.stat().st_dev if holder.exists() else str(path)
+
+
+def precondition_all(
+    setting: Setting, fill: Fill, interrupted: StopAsked, show: Show
+) -> list[Preconditioned]:
+    """Write the drives full as `--precondition` says."""
+    config, done = setting.config, []
+    if config.precondition is None:
+        return []
+    peaks = setting.window.residency.drive_peak_bytes
+    drives = [
+        (drive, peak)
+        for tier, of_tier in zip(setting.tiers, peaks, strict=True)
+        if tier is not None and tier.drives
+        for drive, peak in zip(tier.drives, of_tier, strict=True)
+        if peak
+    ]
+    for stream, (drive, peak) in enumerate(drives):
+        with show(f"preconditioning {drive.name}", 2 * peak) as progress:
+            found, region = precondition(
+                drive,
+                peak,
+                Precondition(config.precondition),
+                config.io_bytes,
+                config.depth,
+                fill,
+                stream,
+                interrupted=interrupted,
+                progress=progress,
+            )
+        if isinstance(drive, ExtentTier) and found.is_whole:
+            drive.note_written(region)
+        done.append(found)
+    return done
+
+
+def of_drives(setting: Setting, read: Callable[[Path], Any]) -> dict[str, Any]:
+    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's
+    name.
+    """
+    return {drive.name: read(Path(drive.target)) for drive in drives_of(setting.tiers)}
+
+
+def moved_between(start: DeviceIo | None, end: DeviceIo | None) -> DeviceIo:
+    """Return the difference of two readings of a device's counters; null where one is missing."""
+    names = DeviceIo.__struct_fields__
+    if start is None or end is None:
+        return DeviceIo(**dict.fromkeys(names))
+    return DeviceIo(**{name: getattr(end, name) - getattr(start, name) for name in names})
+
+
+def rows_to_report(setting: Setting, laid: int) -> int:
+    """Return how many of the plan's rows count in the results.
+
+    All, unless repeats were planned in reserve.
+
+    Where the clock ended it, they are those that are `laid`, and one repeat at least.
+    """
+    rows = setting.window.planned_rows
+    if not setting.rows_once or setting.pacer.speed is not None:
+        return rows
+    return min(rows, max(laid, setting.rows_once))
+
+
+PART_ROWS = 1 << 15
+"""Rows that are handed on together, at most."""
+_PAUSE_S = 0.002
+
+
+class Feed:
+    """Lays the rows of one run, and hands on completed ones, in order.
+
+    One that takes long holds up those after it, until the window is full; then nothing more is laid
+    before it ends.
+    """
+
+    def __init__(
+        self,
+        loader: Loader,
+        hand: Callable[[RunPart], None],
+        laid: Callable[[int, Any], None] | None = None,
+    ) -> None:
+        """Feed from `loader`, which has begun; `hand` takes the rows that are over.
+
+        `laid` takes rows as they are laid, and the number of the first: a journal knows what was
+        done of them.
+        """
+        self._loader, self._hand, self._laid = loader, hand, laid
+        self._rows = loader.rows
+        self._given = 0
+        self._work: Future[None] | None = None
+
+    @property
+    def trouble(self) -> str | None:
+        """What ended the reading of the trace; None while it goes on."""
+        return "the trace" if self._work and self._work.done() and self._work.exception() else None
+
+    def fill(self) -> None:
+        """Lay as many rows as fit the ring."""
+        first = self._loader.laid
+        self._loader.load()
+        while self._laid is not None and first < self._loader.laid:
+            rows = self._rows.within(first, self._loader.laid)
+            self._laid(first, rows)
+            first += len(rows)
+
+    @contextmanager
+    def running(self, wake: Callable[[], None]) -> Iterator[None]:
+        """Feed a run for as long as the context lasts; KvError of the trace at its end."""
+        is_over = threading.Event()
+
+        def work() -> None:
+            while not is_over.is_set():
+                # In whole parts: how far a replay in virtual time sees ahead does not depend on
+                # when this thread looks.
+                ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
+                has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
+                self.fill()
+                if self._loader.laid > laid:
+                    wake()
+                elif not has_given:
+                    is_over.wait(_PAUSE_S)
+
+        with ThreadPoolExecutor(1, "kvreplay-feed") as pool:
+            if not self._loader.is_whole:
+                self._work = pool.submit(work)
+            try:
+                yield
+            finally:
+                is_over.set()
+        if self._work is not None:
+            self._work.result()
+
+    def _give(self, until: int, least: int) -> bool:
+        """Hand on rows up to `until`, if at least `least` of them are new.
+
+        Return whether it was done.
+        """
+        if until - self._given < least:
+            return False
+        while self._given < until:
+            rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))
+            self._hand(RunPart(self._given, rows))
+            self._given += len(rows)
+            self._rows.struct.given = self._given
+        self._loader.forget(self._given)
+        return True
+
+    def finish(self, total: int) -> None:
+        """Hand on the remaining rows up to `total`; nothing more will be done to them."""
+        while self._given < total:
+            self._give(min(total, self._loader.laid), 1)
+            if self._given < total:
+                self.fill()
+        self._loader.close()
+
+
+def recover(path: Path, trace: Path | None = None) -> FinishedRun:
+    """Write the run in `path` that was cut off from its journal.
+
+    `trace` is where its trace lies now, if it moved.
+
+    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was
+    replayed. DeviceError if the run is still going on, or cannot be read.
+    """
+    with unrecovered(path) as begun, ExitStack() as stack:
+        setting = _setting(begun, path, trace)
+        window = setting.window
+        kept = JournaledRecord(path, window.planned_rows)
+        found = stack.enter_context(RunResults(setting, path))
+        window.loader.begin(setting.pacer)
+        found.note_end(kept.ended_ns)
+        feed = Feed(window.loader, found.take, kept.begin)
+        feed.finish(rows_to_report(setting, kept.reached + 1))
+        found.end()
+        error = Interrupted(
+            "killed while it ran; recovered from its journal, of which the last seconds may be"
+            " missing"
+        )
+        trouble = [
+            (
+                "its duration ends at the last completion that was kept; the cost of data generation"
+                " was lost in the kill"
+            )
+        ]
+        if setting.config.is_verified:
+            trouble.append(
+                "details of --verify were lost with the process; corrupt operations are in"
+                " ops.parquet"
+            )
+        measured = Measured(
+            {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
+            found.summary(None, found.last_completed_ns),
+            error,
+            trouble,
+        )
+        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
+        outcome = write_down(found, came_to, measured, path)
+        tables.remove_journal(path)
+        # What the killed run had begun to write aside.
+        for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
+            for left in path.glob(f".{name}.*.tmp"):
+                left.unlink()
+    return outcome
+
+
+def recovered(path: Path, run: RunFile) -> str:
+    """Return what of `run`, one of several in the folder above `path`, could be recovered."""
+    asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
+    name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
+    planned = run.window.planned_rows or 0
+    return (
+        f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,}"
+        " rows"
+    )
+
+
+def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
+    """Return the run's setting, from run.partial.json and its trace."""
+    try:
+        config = msgspec.convert(begun.config, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{path}: its configuration is of another version of kvreplay: {error}"
+        ) from None
+    where = trace or Path(begun.running.trace)
+    need_file(where, "; name the replayed trace with --trace")
+    setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
+    with where.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if begun.trace.sha256 is not None and digest != begun.trace.sha256:
+        raise TraceError(
+            "not the trace that was replayed; name that one with --trace (SHA-256"
+            f" {begun.trace.sha256}, not {digest})",
+            path=where,
+        )
+    is_same = (
+        setting.reader.meta == begun.trace.metadata
+        and setting.window.planned_rows == begun.window.planned_rows
+    )
+    if not is_same:
+        raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
+    for tier in setting.tiers:
+        if tier is not None:
+            known = begun.tiers[tier.name]
+            tier.engine = known["engine"]
+            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
+                raise ConfigError(
+                    f"{objects_path(where)}:"
+                    f" {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; it"
+                    " says on which drive each object is: restore it beside the trace, as it was"
+                    " for the run"
+                )
+    return setting

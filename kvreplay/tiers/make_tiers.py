@@ -1,0 +1,162 @@
+"""From the text of `--tier NAME=TARGET` to a tier.
+
+Memory, a GPU, a model, objects, directories, files or devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import check_target
+from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of, tier_indices
+from kvreplay.tiers.claims import check_device, check_file
+from kvreplay.tiers.extents import ExtentTier
+from kvreplay.tiers.files import FileTier
+from kvreplay.tiers.gpu import GdsTier, GpuTier, gpu_options
+from kvreplay.tiers.modelled import SimulatedTier, simulated
+from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
+from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.tier import MAX_DRIVES, FileLayout, SeveralDrives, StorageOptions, Tier, spread
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.metadata import Metadata
+
+
+# Long: a kind of tier each.
+def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
+    """Return the tiers of the trace, whose metadata is `meta`, in order.
+
+    None for those without a target.
+    """
+    names = [tier.name for tier in meta.tiers]
+    tiers: list[Tier | None] = [None] * len(names)
+    taken: dict[Path, str] = {}
+    for index, target in tier_indices(names, config.tiers, trace):
+        name = names[index]
+        asked = f"--tier {name}={target}"
+        kind, options = named(target) or (None, {})
+        if kind == "ram":
+            tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
+        elif kind == "gpu":
+            number, is_within = gpu_options(options, asked, is_verified=config.is_verified)
+            is_verified = config.is_verified
+            tiers[index] = GpuTier(
+                name, number, config.io_bytes, is_within=is_within, is_verified=is_verified
+            )
+        elif kind == "null":
+            tiers[index] = SimulatedTier(name)
+        elif kind == "sim":
+            tiers[index] = simulated(name, options, meta, asked)
+        elif is_object_store(target):
+            address = Address.of(asked, target, config.endpoints)
+            tiers[index] = ObjectTier(
+                name,
+                f"{address.scheme}://{address.path}",
+                StoreClient(
+                    address, Balance(config.balance), config.retries, config.request_timeout_s
+                ),
+                is_verified=config.is_verified,
+                is_kept=config.is_kept,
+                is_shared=config.is_destroying,
+            )
+        else:
+            for path in map(Path.resolve, paths_of(target)):
+                if path in taken:
+                    raise ConfigError(
+                        f"{asked}: tier {taken[path]} has this target already; name another"
+                    )
+                if path == output.resolve() or path in output.resolve().parents:
+                    raise ConfigError(
+                        f"-o {output} is inside the target of tier {name}; name a directory"
+                        " outside it"
+                    )
+                taken[path] = name
+            tiers[index] = storage_tier(config, name, target, trace)
+    _check_meant(config, tiers)
+    return tiers
+
+
+def check_targets(config: Config) -> None:
+    """Check the targets on storage before anything is created, read or measured.
+
+    Opening a tier checks again.
+
+    Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank
+    alone.
+
+    ConfigError as of `storage_tier`. DeviceError if one is missing or refuses.
+    """
+    for name, target in config.tiers.items():
+        if named(target) is not None or is_object_store(target) or "{" in target:
+            continue
+        for path in _paths_alike(name, target):
+            if path.is_block_device():
+                check_device(
+                    path, is_destroying=config.is_destroying, overwritten=config.overwritten
+                )
+            elif _is_space(path):
+                check_file(path)
+            else:
+                check_target(path, is_shared=True)
+
+
+def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
+    drives = [drive for tier in tiers if tier is not None for drive in tier.drives]
+    if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
+        raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
+    if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
+        raise ConfigError(
+            f"--fadvise {config.advice} is for directory targets; name only directories, or leave"
+            " it out"
+        )
+    if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
+        raise ConfigError(
+            f"--layout {config.layout} names files, but no --tier names a directory; leave it out"
+        )
+
+
+def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
+    """Return the tier `name` on what `target` names, for objects of `trace`.
+
+    ConfigError if the paths are of different kinds, empty, too many, or not what --gds takes.
+    """
+    paths = _paths_alike(name, target)
+    is_space = _is_space(paths[0])
+    same = {of.name: getattr(config, of.name) for of in fields(StorageOptions)}
+    how = StorageOptions(**same | {"layout": FileLayout(config.layout)})
+    if config.is_gds and (is_space or len(paths) > 1):
+        raise ConfigError(
+            f"--tier {name}={target}: --gds reads and writes files; name one directory"
+        )
+    if config.is_gds:
+        return GdsTier(name, paths[0], how, is_verified=config.is_verified)
+    kind = ExtentTier if is_space else FileTier
+    if len(paths) == 1:
+        return kind(name, paths[0], how)
+    drive_of, rule = spread(trace, len(paths))
+    return SeveralDrives(
+        name, [kind(f"{name}:{path}", path, how) for path in paths], drive_of, rule
+    )
+
+
+def _paths_alike(name: str, target: str) -> list[Path]:
+    paths, option = paths_of(target), f"--tier {name}={target}"
+    if (
+        any(str(path) == "." and not target.startswith(".") for path in paths)
+        or len(paths) > MAX_DRIVES
+    ):
+        raise ConfigError(f"{option}: name up to {MAX_DRIVES} paths, separated by commas")
+    if len({_is_space(path) for path in paths}) > 1:
+        raise ConfigError(
+            f"{option}: name directories only, or files ({FILE_SUFFIX}) and block devices only"
+        )
+    return paths
+
+
+def _is_space(path: Path) -> bool:
+    return (
+        path.is_block_device()
+        or path.is_file()
+        or (not path.exists() and path.suffix == FILE_SUFFIX)
+    )
