@@ -15,7 +15,8 @@ from pathlib import Path
 
 import msgspec
 
-from kvdistill.formats.bench import (
+from kvdistill.formats.formats import Imported, ImportOptions
+from kvdistill.formats.serving_result import (
     imported,
     nanoseconds,
     one_file,
@@ -23,7 +24,6 @@ from kvdistill.formats.bench import (
     times_from_figures,
     times_of,
 )
-from kvdistill.formats.formats import Imported, ImportOptions
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json

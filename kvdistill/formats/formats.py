@@ -26,6 +26,8 @@ from kvtrace.core.units import counted
 
 ABSOLUTE, RELATIVE = 2, 3
 """The versions of fio's iolog with absolute and relative times."""
+FIO_TIER = "fio"
+"""The tier of imported fio logs, unless the user names another."""
 
 
 class Format(StrEnum):
@@ -36,13 +38,13 @@ class Format(StrEnum):
     SAI3 = "sai3", "oplog:read"
     WARP = "warp", "oplog:read"
     FIO_JSON = "fio-json", "fio_json:read_results"
-    FIO_LOG = "fio-log", "fio:read_logs"
-    FIO_IOLOG = "fio-iolog", "fio:read_iolog"
+    FIO_LOG = "fio-log", "fio_logs:read_logs"
+    FIO_IOLOG = "fio-iolog", "fio_iolog:read_iolog"
     BPFTRACE = "bpftrace", "blocktrace:read_bpftrace"
     BLKPARSE = "blkparse", "blocktrace:read_blkparse"
-    VLLM_BENCH = "vllm-bench", "bench:read_vllm"
+    VLLM_BENCH = "vllm-bench", "vllm_bench:read_vllm"
     AIPERF = "aiperf", "aiperf:read_aiperf"
-    LMCACHE_BENCH = "lmcache-bench", "bench:read_lmcache"
+    LMCACHE_BENCH = "lmcache-bench", "lmcache_bench:read_lmcache"
     BLOCKS = "blocks", "blocktrace:read_blocks"
 
     def __new__(cls, name: str, reader: str) -> Self:

@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import logged_ios, logged_latencies
+from kvdistill.formats.fio_iolog import logged_ios
+from kvdistill.formats.fio_logs import logged_latencies
 from kvdistill.jobs.fio_replay import FioIos, split, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
@@ -506,6 +507,12 @@ def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
     return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
 
 
+def _with_busy_depth(figures: StreamFigures, distilled: Distilled) -> StreamFigures:
+    """Return `figures` with the queue depths at issue and while busy of `distilled`."""
+    at_issue, busy = _depth_when_busy(distilled)
+    return msgspec.structs.replace(figures, depth_at_issue=at_issue, busy_depth=busy)
+
+
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
     gaps = gaps_us(source)
     if not source.seconds or not len(gaps) or float(np.median(gaps)) < resolution_us:
@@ -922,14 +929,8 @@ def compare(
         )
         fio_blocks["mrc_error"] = mrc_error(logged_ios or stream, requested)
         figures = _in_parts(figures, observed.device, longest_bytes, most_bytes, **fio_blocks)
-        source_figures, figures = (
-            msgspec.structs.replace(side_figures, depth_at_issue=at_issue, busy_depth=busy)
-            for side_figures, side in (
-                (source_figures, run.reference),
-                (figures, observed.device),
-            )
-            for at_issue, busy in [_depth_when_busy(side)]
-        )
+        source_figures = _with_busy_depth(source_figures, run.reference)
+        figures = _with_busy_depth(figures, observed.device)
     elif ios is None:
         source_figures = msgspec.structs.replace(source_figures, **dict.fromkeys(_BLOCK_FIGURES))
         figures = msgspec.structs.replace(figures, mrc_error=None)

@@ -1,19 +1,18 @@
-"""Lanes: iologs with I/Os that wait for each other, as the stages of a request do.
+"""Lanes: iologs whose I/Os wait for each other, as the stages of a request do.
 
-fio has no dependencies, and issues the lines of a log by their times only. In a trace, all stages of a
-request may share one instant, because it does not include the time of storage; one asynchronous job
-would issue them together. So the requests are distributed over lanes, each a job of fio with its own
-log:
+fio has no dependencies, and issues the lines of a log by their times. In a trace, all stages of a
+request may share one instant, because a trace holds no storage time. One asynchronous job would
+issue them together. So requests are assigned to lanes; a lane is a fio job with its own log:
 
-    for each request, by its first operation:
-        width = the most I/Os in one of its stages
-        take, of the lanes of that width whose last request has ended, the one that ended first;
-        else open a lane; else, with no more to open, take the lane that ends first
+    for each request, in order of its first operation:
+        width = maximum I/Os in one of its stages
+        use the lane of that width whose last request ended first, if it has ended
+        else open a new lane; if no more can be opened, use the lane that ends first
 
-A lane of width 1 issues one I/O after the other (psync), which is a chain. A wider lane has as many
-I/Os in flight as a stage has, and refills once they have completed (iodepth_low=1 and
-iodepth_batch_complete_min), which is close to a barrier between stages: exact where all stages of
-the lane are equally wide. Operations outside requests have a separate, asynchronous lane.
+A lane of width 1 issues one I/O after the other (psync): a chain. A wider lane has as many I/Os in
+flight as a stage, and refills when they have completed (iodepth_low=1 and
+iodepth_batch_complete_min). This is close to a barrier between stages, and exact if all stages of the
+lane have the same width. Independent operations have an asynchronous lane of their own.
 
 Source: fio's queue (backend.c, wait_for_completions), and the six presets measured in
 docs/concepts/fio-jobs.md. iodepth_batch_submit is not used: fio 3.33 loses I/Os with it.
@@ -35,35 +34,35 @@ from kvtrace.core import pl
 from kvtrace.core.units import NS_PER_S
 
 MAX_LANES = 128
-"""Maximum number of lanes; each is a process of fio."""
+"""Maximum number of lanes: each is a process of fio."""
 MAX_BUFFER_BYTES = 2 << 30
 """Maximum memory for the buffers of all lanes."""
 _MAX_WIDTHS = 16
-"""With more distinct widths than this, widths are rounded up to powers of two."""
+"""If requests have more different widths than this, widths are rounded up to powers of two."""
 _MAX_DEPTH = 256
-# Assumed duration of a request, which a trace lacks: an NVMe drive's latency for each stage, and its
-# bandwidth. It only affects the number of lanes.
+# Assumed duration of a request, because a trace holds no storage time: latency per stage and
+# bandwidth of an NVMe drive. It only affects the number of lanes.
 _STAGE_NS = 500_000
 _BYTES_PER_S = 2_000_000_000
 INDEPENDENT = -1
-"""The provisional lane of operations that wait for nothing."""
+"""The lane of independent operations, before lanes are numbered."""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
-    """One job of fio, with the I/Os of successive requests."""
+    """One fio job, which runs the I/Os of successive requests."""
 
     file: str
     """Its iolog."""
     depth: int
-    """Queue depth: the I/Os of the widest stage, limited by memory."""
+    """Queue depth: I/Os of the widest stage, limited by memory."""
     is_chain: bool
-    """Whether its stages wait for each other; false for independent operations."""
+    """Whether its stages wait for each other; false for the lane of independent operations."""
     largest_io_bytes: int
     ios: int
 
     @property
     def options(self) -> FioOptions:
-        """The options of fio that keep the order of stages."""
+        """The fio options that keep the order of stages."""
         if self.is_chain and self.depth == 1:
             return {"ioengine": "psync", "bs": self.largest_io_bytes}
         options: FioOptions = {"ioengine": "libaio", "iodepth": self.depth}
@@ -80,15 +79,15 @@ class LanePlan:
 
     lanes: list[Lane]
     lane_of_operation: NDArray[np.int16]
-    """Index into `lanes` for each read and write, in order."""
+    """An index into `lanes` for each read and write, in their order."""
     waiting_requests: int
-    """Requests that begin in the trace before their lane is free, because lanes are limited."""
+    """Number of requests that begin, in the trace, before their lane is free."""
 
 
 def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
-    """Return the lanes of the operations at `ios`; their logs are called `name`.lane….iolog.
+    """Return the lanes of the operations at `ios`; their logs are called `name`.laneNUMBER.iolog.
 
-    Null if no request has several stages, because then nothing waits.
+    Null if no request has several stages, so that no I/O waits for another.
     """
     rows = (
         pl.scan_parquet(ios)
@@ -145,32 +144,29 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
 
 
 def _assign_lanes(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:
-    """Return the lane of each request, the number of waiting requests, and of lanes."""
+    """Return the lane of each request, the number of waiting requests, and the number of lanes."""
     service_ns = requests["stages"] * _STAGE_NS + requests["bytes"] * NS_PER_S // _BYTES_PER_S
     ends_ns = (requests["last_ns"] + service_ns).to_list()
     widths = requests["width"].to_list()
     if requests["width"].n_unique() > _MAX_WIDTHS:
         widths = [1 << (width - 1).bit_length() for width in widths]
-    # Heaps of (end, lane) by width.
-    lanes_by_width: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    # Lanes as (end, number), a heap per width.
+    free: dict[int, list[tuple[int, int]]] = defaultdict(list)
     lanes: list[int] = []
     count = waiting = 0
     for first_ns, end_ns, width in zip(requests["first_ns"], ends_ns, widths, strict=True):
-        queue = lanes_by_width[width]
+        queue = free[width]
         if not (queue and queue[0][0] <= first_ns) and count < MAX_LANES:
             lane, ready_ns = count, first_ns
             count += 1
         else:
-            # A lane of this width if there is one, else the one that ends first.
+            # Without a lane of this width, the one that ends first is used.
             if not queue:
-                queue = min(
-                    (lanes for lanes in lanes_by_width.values() if lanes),
-                    key=lambda lanes: lanes[0],
-                )
+                queue = min((heap for heap in free.values() if heap), key=lambda heap: heap[0])
             ready_ns, lane = heapq.heappop(queue)
             waiting += ready_ns > first_ns
         begins_ns = max(first_ns, ready_ns)
-        heapq.heappush(lanes_by_width[width], (begins_ns + end_ns - first_ns, lane))
+        heapq.heappush(free[width], (begins_ns + end_ns - first_ns, lane))
         lanes.append(lane)
     return pl.Series(lanes, dtype=pl.Int16), waiting, count
 
@@ -183,7 +179,7 @@ def _build_plan(
     waiting: int,
     max_io_bytes: int,
 ) -> LanePlan:
-    """Return the plan: `count` lanes of chains, and one of independent operations if any."""
+    """Return the plan of `count` lanes of chains, and a lane of independent operations if any."""
     has_independent = bool((operations["lane"] == INDEPENDENT).any())
     total = count + has_independent
     digits = len(str(total))
@@ -195,12 +191,12 @@ def _build_plan(
     lanes = []
     for index, number in enumerate(numbers):
         largest, ios = facts[number]
-        max_depth_by_memory = max(1, MAX_BUFFER_BYTES // (total * largest))
+        max_depth = max(1, MAX_BUFFER_BYTES // (total * largest))
         width = widths.get(number, _MAX_DEPTH)
         lanes.append(
             Lane(
                 file=f"{name}.lane{index + 1:0{digits}d}.iolog",
-                depth=min(width, ios, _MAX_DEPTH, max_depth_by_memory),
+                depth=min(width, ios, _MAX_DEPTH, max_depth),
                 is_chain=number != INDEPENDENT,
                 largest_io_bytes=largest,
                 ios=ios,

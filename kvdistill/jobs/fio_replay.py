@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import PlacedOperations
+from kvdistill.formats.fio_iolog import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
 from kvdistill.jobs.fio_lanes import MAX_LANES, Lane, LanePlan
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings

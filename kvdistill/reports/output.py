@@ -254,9 +254,9 @@ def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Docume
 
 
 def fold_chapters(document: Document) -> Document:
-    """Return `document` with its chapters fold_chapters, so that a page is one screen.
+    """Return `document` with its chapters folded.
 
-    The answer, its figures, its charts.
+    A page is then one screen: the answer, its figures and its charts.
     """
     return replace(
         document,

@@ -1,1 +1,4 @@
-"""The command line: a file for a command or a close pair. Imports run, what is above it, and plan."""
+"""The command line: a file a command or a close pair.
+
+It imports `plan`, `probes`, `run`, `experiments` and `ranks`.
+"""

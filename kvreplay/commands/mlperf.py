@@ -138,8 +138,9 @@ def mlperf(
             resolve,
             rules_of,
         )
+        from kvreplay.experiments.mlperf_submit import TRACE
         from kvreplay.plan.output_directory import check_output
-        from kvreplay.run.replay import check_config
+        from kvreplay.run.replay import Replay
         from kvtrace.core.document.terminal import show_documents
 
         how, options = replace(how, tiers=targets(tier)), resolve(names)
@@ -148,9 +149,12 @@ def mlperf(
                 log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
         folder, sharing = output, 1
         if several is not None and several.ranks.count > 1:
+            from kvreplay.plan.tier_targets import STORAGE
             from kvreplay.ranks.rank_session import own_client
 
-            tiers, folder, sharing = own_client(several, how.tiers, output, is_forced=force)
+            tiers, folder, sharing = own_client(
+                several, how.tiers, STORAGE, output, is_forced=force
+            )
             how = replace(how, tiers=tiers)
             client = replace(client, rank=several.ranks.rank)
         attempts = [
@@ -171,7 +175,7 @@ def mlperf(
             return
         check_output(folder, is_forced=force)
         for attempt, rules in planned:
-            check_config(attempt.config, is_on_targets=True)
+            Replay(attempt.config, folder / TRACE, folder, command_line()).check_targets()
             refuse_broken(rules, is_allowed=break_rules)
         _run(planned, folder, several, as_json=as_json)
         if folder != output and several is not None:
@@ -197,8 +201,9 @@ def _attempt(
     ConfigError if it cannot be.
     """
     from kvreplay.experiments.mlperf_rules import Attempt, place_of, targets_of
+    from kvreplay.experiments.mlperf_submit import TRACE
     from kvreplay.plan.tier_targets import STORAGE
-    from kvreplay.run.replay import check_config
+    from kvreplay.run.replay import Replay
 
     config = replace(
         replay,
@@ -207,7 +212,7 @@ def _attempt(
         runtime=locked.runtime,
         fsync="close",
     )
-    check_config(config)
+    Replay(config, output / TRACE, output, command_line()).check_options()
     place = place_of(replay.tiers[STORAGE], output)
     place = replace(place, free_bytes=place.free_bytes // sharing)
     capacity = None if locked.capacity is None else parse_bytes(locked.capacity)

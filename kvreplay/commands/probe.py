@@ -129,7 +129,7 @@ def discover(as_json: bool = option("Print what is found as JSON.", False, "--js
       kvreplay discover
     """
     from kvreplay.run import discover as discovering
-    from kvreplay.run.run_document import machine_document
+    from kvreplay.run.discover import machine_document
     from kvtrace.core.document.terminal import answer
 
     found = discovering.discover()

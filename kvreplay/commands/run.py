@@ -87,8 +87,7 @@ def run(
             if trials is None:
                 finished = replaying(asked)
             else:
-                from kvreplay.experiments.trials import Trials
-                from kvreplay.experiments.trials_document import trials_document
+                from kvreplay.experiments.trials import Trials, trials_document
                 from kvtrace.core.document.terminal import answer
 
                 every = Trials(asked, trials, replaying=replaying)
@@ -237,8 +236,8 @@ def recover(
     """
     from kvreplay.probes.probe_session import recover_blocks
     from kvreplay.ranks.rank_session import is_of_ranks, recover_ranks
-    from kvreplay.run.replay import recover as recover_one
-    from kvreplay.run.replay import recovered
+    from kvreplay.run.recover import recover as recover_one
+    from kvreplay.run.recover import recovered
     from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, cut_off
 
     if (run / BLOCKS_JOURNAL).exists():

@@ -15,7 +15,7 @@ import typer
 from kvreplay.commands.options import RanksArguments, session, targets
 from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, Plot, command_line, log, option, progress
-from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
+from kvtrace.core.errors import ConfigError, ProbeUnavailable
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -206,14 +206,11 @@ def scorecard(
       kvreplay scorecard /mnt/a -o card-a
       kvreplay scorecard /mnt/a --size 64GiB --window 30s --endurance 1DWPD,5y -o card-a
     """
-    from kvreplay.experiments import load_sweep as cards
+    from kvreplay.experiments import scorecard as cards
     from kvreplay.plan.memory_check import check_memory
-    from kvreplay.plan.output_directory import make_directory
     from kvreplay.probes.libbpf import check_available
-    from kvreplay.run.discover import measure_drive, release_drive, save_drive
     from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
-    from kvtrace.core.run.sweep_file import CARD_FILE
     from kvtrace.core.statistics import parse_endurance
 
     check_memory()
@@ -235,31 +232,14 @@ def scorecard(
     )
     asked = Replay(config, Path(), output, command_line(), force, progress)
     asked.check()
-    scores, run, error = [], None, None
-    known: float | None = None
     with ExitStack() as stack:
         # All before the first run: a stack that gen refuses must not end what takes an hour.
         traces = {
-            of: stack.enter_context(_trace(None, cards.gen_options(of, size)))
-            for of in presets.split(",")
+            preset: stack.enter_context(_trace(None, cards.gen_options(preset, size)))
+            for preset in presets.split(",")
         }
-        drive = measure_drive(asked, target)
-        make_directory(output, CARD_FILE)
-        save_drive(output, drive)
-        stack.callback(lambda: release_drive(target))
-        for preset, trace in traces.items():
-            try:
-                one = replace(asked, output=output / preset, trace=trace)
-                users = cards.first_users(drive, known)
-                score, run, error = cards.measure_stack(one, preset, users, log, rated)
-                known = score.users
-                scores.append(score)
-            except KvError as failed:
-                error = failed
-            if error is not None:
-                break
-    if scores:
-        card = cards.card_of(asked, scores, run, error)
+        card, drive, error = cards.run_scorecard(asked, target, traces, log, rated)
+    if card is not None:
         answer(card, lambda: cards.card_document(card, drive), as_json=as_json)
     if error is not None:
         raise error

@@ -1,4 +1,4 @@
-"""How operations get to their tiers, in order and in time.
+"""How operations are performed: the setting of a run, and the C engine, started and watched.
 
-The native engine, laid out, started and watched. Imports plan and tiers.
+It imports `plan` and `tiers`.
 """

@@ -1,6 +1,4 @@
-"""What the engine is given to do and what came of it, and the structures of replay.h laid out for
-it.
-"""
+"""The job of the engine and its results, and the structures of replay.h that hold them."""
 
 from __future__ import annotations
 
@@ -58,21 +56,21 @@ class Job:
 
     rows: RowRing
     tiers: Sequence[Tier | None]
-    """By tier index; None for tiers without a target, which no row has."""
+    """The tiers by index; None for a tier without a target, which no row refers to."""
     data: DataSource
     is_open_loop: bool = False
     stops_on_error: bool = True
     watched: Callable[[Callable[[], int]], None] | None = None
-    """Takes what says how many I/Os and copies are in flight, when the job begins.
+    """Called when the job begins, with a function that returns the I/Os and copies in flight.
 
     It may be asked by any thread.
     """
     bulk_depth: int | None = None
     """How many I/Os of a save or restore may be in flight; None: as many as there may be at all."""
     is_verified: bool = False
-    """Whether what reads bring is checked."""
+    """Whether the data of reads is verified."""
     plan_address: int = 0
-    """Of what knows which versions a read must find that spans several writes."""
+    """Address of the plan, which has the versions that a read across several writes must find."""
     start: Together | None = None
     """Null: as soon as its threads run."""
     feed: Feeding | None = None
@@ -91,14 +89,14 @@ class Failure:
     """An operation that failed."""
 
     row: int
-    """Of the trace."""
+    """Number of the row in the trace."""
     message: str
     is_corrupt: bool = False
-    """Whether a read brought what was not written; that stops no run."""
+    """Whether a read returned data that was not written, which does not stop the run."""
 
 
 class ThreadUse(REPLAY.struct("Use")):  # type: ignore[misc]
-    """How one engine thread spent its time, as replay.h says."""
+    """The time that one engine thread spent on each activity, as in replay.h."""
 
     kind: str
     """ring, worker or copier."""
@@ -113,7 +111,7 @@ class Driven:
     failure: Failure | None
     interrupted_by: str | None
     started_ns: int
-    """On the monotonic clock: what the times of rows count from."""
+    """Zero of the rows' times, on the monotonic clock."""
     threads: Sequence[ThreadUse] = field(default_factory=list)
     in_use_ns: int | None = None
     """Places of the queue times time that I/Os were in.
@@ -127,7 +125,7 @@ class Driven:
     touched.
     """
     blocked_ns: int | None = None
-    """Places times time that stood idle because all rows left waited for what was in flight."""
+    """Idle places times time, while all remaining rows waited for rows in flight."""
     unread_ns: int = 0
     """The same because the next rows of the trace were not read yet."""
     reserve_ns: int = 0
@@ -135,25 +133,25 @@ class Driven:
     writes_generated_in_flight: int = 0
     """Writes of several I/Os: the data of the later ones was made while the first ran."""
     stalled: str | None = None
-    """What each thread was doing when nothing had completed for too long.
+    """The activity of each thread when the run stalled: nothing had completed for too long.
 
-    None if that was not so.
+    None if the run did not stall.
     """
     verification: Verification | None = None
 
     def of(self, *kinds: str) -> list[ThreadUse]:
         """Return the threads of these kinds."""
-        return [each for each in self.threads if each.kind in kinds]
+        return [thread for thread in self.threads if thread.kind in kinds]
 
     @property
     def making_ns(self) -> int:
         """Time of all threads in generating the data of writes."""
-        return sum(each.making_ns for each in self.threads)
+        return sum(thread.making_ns for thread in self.threads)
 
 
 _RINGS_QUEUE = -2
 OPEN, MOVE, CLOSE, ERASE, WHOLE = range(5)
-"""By the numbers of replay.h: what a task of Python's is to do."""
+"""Acts of a task that Python performs, numbered as in replay.h."""
 DOINGS = (
     "starting",
     "making data",
@@ -164,14 +162,14 @@ DOINGS = (
     "checking",
     "ended",
 )
-"""By the numbers of replay.h: what a thread is doing."""
+"""Activities of a thread, numbered as in replay.h."""
 
 
 Digit, TierStruct, JobStruct, TaskStruct = map(REPLAY.struct, ("Digit", "Tier", "Job", "Task"))
 
 
 class TierTable:
-    """The tiers of a job as C sees them, and what they point to."""
+    """The tiers of a job as structs of C, with the arrays that they point to."""
 
     def __init__(
         self,
@@ -190,54 +188,54 @@ class TierTable:
         self.workers = self.has_copies = False
         """Whether steps go to workers, and to copiers."""
         workers, copiers = rings, rings + 1
-        # Whose loops do reads, writes and deletes of each kind of tier; queue 0 does what takes no
-        # time.
+        # The queue for reads, writes and deletes of each kind of tier; queue 0 serves tiers that
+        # take no time.
         queues = {TierKind.MEMORY: copiers, TierKind.MODELLED: workers, TierKind.PYTHON: workers}
         queues |= dict.fromkeys(
             (TierKind.EXTENTS, TierKind.FILES), _RINGS_QUEUE if rings else workers
         )
-        for at, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
-            share = of_tiers[at] if at < len(of_tiers) else OfTier()
-            of = Native(TierKind.NOTHING) if tier is None else tier.native()
-            to.kind, to.padding_bytes = of.kind, 1 if tier is None else tier.alignment
+        for index, (tier, to) in enumerate(zip(tiers, self.structs, strict=False)):
+            share = of_tiers[index] if index < len(of_tiers) else OfTier()
+            native = Native(TierKind.NOTHING) if tier is None else tier.native()
+            to.kind, to.padding_bytes = native.kind, 1 if tier is None else tier.alignment
             queue = (
                 workers
-                if of.kind is TierKind.FILES and not (tier and tier.has_ring)
-                else queues.get(of.kind, 0)
+                if native.kind is TierKind.FILES and not (tier and tier.has_ring)
+                else queues.get(native.kind, 0)
             )
             to.queue[:] = [queue] * len(Op)
-            if of.fields.get("is_discarding"):
+            if native.fields.get("is_discarding"):
                 to.queue[DELETE] = workers
             self.workers |= workers in to.queue[:]
             self.has_copies |= queue == copiers
-            drives: Any = (NativeDrive * len(of.drives))(*of.drives)
+            drives: Any = (NativeDrive * len(native.drives))(*native.drives)
             for number, drive in enumerate(drives):
-                one = number if len(share.first) > 1 else 0
+                drive_index = number if len(share.first) > 1 else 0
                 drive.first_loop, drive.loops, drive.loop_step = (
-                    share.first[one],
-                    share.counts[one],
+                    share.first[drive_index],
+                    share.counts[drive_index],
                     share.step,
                 )
             to.drives, to.drive = len(drives), self._at(drives) if len(drives) else None
-            to.drive_of = None if of.drive_of is None else self._at(of.drive_of)
-            for field_name, value in of.fields.items():
+            to.drive_of = None if native.drive_of is None else self._at(native.drive_of)
+            for field_name, value in native.fields.items():
                 setattr(to, field_name, value)
             to.write_streams = to.write_streams if is_placed else 0
-            if of.layout is not None:
-                name, digits = name_template(of.layout)
+            if native.layout is not None:
+                name, digits = name_template(native.layout)
                 text = ctypes.create_string_buffer(name)
                 of_name: Any = (Digit * len(digits))(*[Digit(*digit) for digit in digits])
                 to.name, to.name_bytes, to.spread = self._at(text), len(name) + 1, SPREAD
                 to.digit, to.digits = self._at(of_name), len(digits)
-            if of.service is not None:
+            if native.service is not None:
                 to.read_bytes_per_s, to.write_bytes_per_s = (
-                    of.service.read_bytes_per_s,
-                    of.service.write_bytes_per_s,
+                    native.service.read_bytes_per_s,
+                    native.service.write_bytes_per_s,
                 )
-                to.latency_ns, to.occupied_ns = of.service.latency_ns, of.service.least_ns
+                to.latency_ns, to.occupied_ns = native.service.latency_ns, native.service.least_ns
 
     def _at(self, values: Any) -> int:
-        """Return the address of a ctypes or NumPy array, which is kept."""
+        """Return the address of a ctypes or NumPy array, and keep the array alive."""
         self._kept.append(values)
         return (
             ctypes.addressof(values)
@@ -247,5 +245,5 @@ class TierTable:
 
     @property
     def address(self) -> int:
-        """Of the first."""
+        """The address of the first tier's struct."""
         return ctypes.addressof(self.structs)

@@ -1,8 +1,6 @@
-"""What a user asked of a replay, checked before anything is touched.
+"""Checks of a user's options, warm-up, queue depth and memory, before any storage is touched.
 
-Options, warm-up, queue depth, and memory.
-
-The depth is what the user says; else 8 in a closed loop, and in an open loop what memory allows. An
+The depth is the user's; else 8 in a closed loop, and in an open loop what memory allows. An
 open loop that holds due operations back measures itself, so its limit is one that a drive hardly
 reaches, halved while the buffers would take more than their part of the memory. Memory is checked
 first because libc and NumPy do not survive a shortage.
@@ -122,13 +120,13 @@ def _check_storage(config: Config) -> None:
         )
     if not 0 <= config.retries <= MAX_RETRIES:
         raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
-    wanted = {
+    storage_options = {
         "--precondition writes drives full": config.precondition,
         "--gds moves files": config.is_gds,
     }
-    for said, is_asked in wanted.items():
+    for option_text, is_asked in storage_options.items():
         if is_asked and not has_storage:
-            raise ConfigError(f"{said}, but no --tier names storage; leave it out")
+            raise ConfigError(f"{option_text}, but no --tier names storage; leave it out")
 
 
 def with_depth(
@@ -138,12 +136,10 @@ def with_depth(
     *,
     is_pooled: bool = False,
 ) -> tuple[Config, str]:
-    """Choose the queue depth.
+    """Return `config` with a queue depth, and the reason for it.
 
-    Return `config` with it, and the reason; `peak_bytes` are the most bytes on each tier.
-
-    `is_pooled` says that the buffers of an open loop come out of a pool, the default one if none
-    was asked for.
+    `peak_bytes` are the most bytes on each tier. `is_pooled` says that the buffers of an open loop
+    come out of a pool, the default one if `config` has none.
     """
     if config.queue_depth is not None:
         return config, ASKED
@@ -151,39 +147,39 @@ def with_depth(
         if config.pool is not None and config.depth * config.io_bytes > config.pool:
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
         return replace(config, queue_depth=config.depth), "the default of a closed loop"
-    depth, why = MAX_QUEUE_DEPTH, "the most"
+    depth, reason = MAX_QUEUE_DEPTH, "the most"
     working = [t for t in tiers if t is not None and t.has_times]
     is_virtual = config.engine == EngineName.AUTO and all(t.is_simulated for t in working)
     takes_threads = config.engine == EngineName.THREADS or not all(
         t.has_ring or t.is_copied for t in working
     )
     if takes_threads and not is_virtual:
-        depth, why = THREADS, "a thread each"
+        depth, reason = THREADS, "a thread each"
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     available = available_bytes()
-    held = sum(
+    ram_bytes = sum(
         peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier)
     )
-    most = None if available is None else max(0, available - held) // BUFFERS_PART
+    max_buffer_bytes = None if available is None else max(0, available - ram_bytes) // BUFFERS_PART
     while depth > config.depth:
         if 0 <= files < depth:
-            why = "open files, ulimit -n"
-        elif most is not None and depth * config.io_bytes > most:
-            why = "memory for buffers"
+            reason = "open files, ulimit -n"
+        elif max_buffer_bytes is not None and depth * config.io_bytes > max_buffer_bytes:
+            reason = "memory for buffers"
         else:
             break
         depth //= 2
     pool = config.pool or (POOL_BYTES if is_pooled else None)
     if pool is not None and depth * config.io_bytes > pool:
-        depth, why = (
+        depth, reason = (
             max(config.depth, _in_pool(pool, config.io_bytes)),
             "--pool, the memory of buffers",
         )
-    return replace(config, queue_depth=depth), why
+    return replace(config, queue_depth=depth), reason
 
 
 def _in_pool(pool: int, io_bytes: int) -> int:
-    """Return the most I/Os in flight whose buffers fit `pool`, at least 1."""
+    """Return the maximum number of I/Os in flight with buffers that fit `pool`, at least 1."""
     return min(MAX_QUEUE_DEPTH, max(1, pool // io_bytes))
 
 

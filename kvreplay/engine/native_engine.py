@@ -56,7 +56,7 @@ And how long threads have to end before they are left.
 """
 _OPS = ("read", "write", "delete")
 _COUNTED = ("in_use_ns", "depth_limited_ns", "growing_ns", "blocked_ns", "unread_ns", "reserve_ns")
-"""Of the struct Job and of `Driven`."""
+"""Counters that the struct Job and `Driven` share."""
 _DISABLED = Path("/proc/sys/kernel/io_uring_disabled")
 _TOO_OLD, _NO_FILES = -1, -2
 RUNTIME = "--duration"
@@ -64,7 +64,7 @@ RUNTIME = "--duration"
 MAX_LOCATED = 100_000
 """Bad blocks that run.json lists; more, which would take more than 100 MB, are only counted."""
 _FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
-"""By the numbers of replay.h."""
+"""Faults of a block, numbered as in replay.h."""
 _FOREVER_NS = (2**63 - 1 >> 10) - 1
 """Virtual time ends there: the engine keeps a place of the queue beside a time."""
 
@@ -75,16 +75,16 @@ def refusal() -> str | None:
 
 
 def _why(code: int) -> str | None:
-    """Return what a code of the ring's set-up means; None for 0."""
-    release, why = os.uname().release, None
+    """Return the meaning of a code of the ring's set-up; None for 0."""
+    release, reason = os.uname().release, None
     if code in (errno.EPERM, errno.EACCES):
         try:
             disabled = _DISABLED.read_text(encoding="ascii").strip()
         except OSError:
             disabled = "0"
         if disabled != "0":
-            why = f"sysctl kernel.io_uring_disabled={disabled} forbids io_uring"
-    known = {
+            reason = f"sysctl kernel.io_uring_disabled={disabled} forbids io_uring"
+    messages = {
         0: None,
         _TOO_OLD: f"this kernel's io_uring ({release}) is too old; 5.19 is new enough",
         _NO_FILES: f"this kernel ({release}) has no sparse file tables; 5.19 has",
@@ -96,7 +96,7 @@ def _why(code: int) -> str | None:
             "the limit of open files is too low for an io_uring of this --queue-depth (ulimit -n)"
         ),
     }
-    return why or known.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
+    return reason or messages.get(code, f"io_uring_setup: {os.strerror(abs(code))}")
 
 
 class Engine:
@@ -115,7 +115,7 @@ class Engine:
     ) -> None:
         """Allocate the buffers.
 
-        `rings` says whose I/O goes by which io_uring, None: each thread does its own.
+        `rings` assigns tiers to io_urings; None: each thread does its own I/O.
 
         With `is_growing` buffers are touched as more are in use; `most` are filled at all (None:
         all). `because` says why it is this engine. With `is_virtual` there is one thread, and time
@@ -187,7 +187,7 @@ class _Drive:
         self._rings = 0 if shared is None else shared.rings
         of_tiers = () if shared is None else shared.of_tiers
         self._tiers = TierTable(job.tiers, self._rings, of_tiers, is_placed=shared is not None)
-        # Where there is no ring somebody must end even what takes no time.
+        # Without a ring, a worker must complete even the rows that take no time.
         workers = 1 if engine.is_virtual else engine.depth
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
@@ -224,9 +224,9 @@ class _Drive:
         self._threads: list[threading.Thread] = []
         self._left, self._lock, self._is_over = 0, threading.Lock(), threading.Event()
         self._moved = -1
-        """What had completed when something last did, or nothing was in flight or due.
+        """Number of completed rows at `_since_ns`.
 
-        At `_since_ns`.
+        That is when a row last completed, or when none was in flight or due.
         """
         self._died: BaseException | None = None
         self._handle: ctypes.c_void_p = ctypes.c_void_p()
@@ -296,7 +296,7 @@ class _Drive:
         return self._driven(reason, stalled, start_ns)
 
     def _asked(self, interrupted: Callable[[], str | None]) -> str | None:
-        """Return what asks to stop, if anything does; it is done."""
+        """Return the reason to stop, if there is one, and stop the job."""
         job, started_ns = self._job, int(self.struct.start_ns)
         reason = interrupted() or (job.feed and job.feed.trouble) or None
         if reason is None and job.runtime_ns and started_ns and not self._engine.is_virtual:
@@ -370,14 +370,13 @@ class _Drive:
             self._python.perform(task)
         lib.thread_end(handle, use)
 
-    # --- what came of it
+    # --- results
 
     def _stalled(self, *, is_left: bool) -> str | None:
-        """Describe what the threads are doing if nothing has completed for too long, else return
-        None.
+        """Describe what each thread does if nothing completed for too long, else return None.
 
-        Of a run that was stopped all that is in flight completes; one that a signal `is_left` by
-        does not wait long.
+        When a run is stopped, everything in flight is left to complete; a run that a signal ended,
+        as `is_left` says, does not wait long.
         """
         struct, rows, now = self.struct, self._job.rows, monotonic_ns()
         moved = int(struct.completed) + int(struct.moved_steps)
@@ -457,7 +456,7 @@ class _Drive:
         assert tier is not None, "planned rows have a tier"
         assert fault is not None, "a bad block has a fault"
         is_known = fault in (BlockFault.STALE, BlockFault.MISPLACED)
-        found = {
+        block = {
             "object_id": bad.found_object,
             "offset_bytes": bad.found_offset_bytes,
             "version": bad.found_version,
@@ -470,7 +469,7 @@ class _Drive:
             file=tier.path(bad.object),
             offset_bytes=bad.offset_bytes,
             expected_version=bad.expected,
-            found=found if is_known else None,
+            found=block if is_known else None,
         )
 
     def _failure(self) -> Failure | None:
@@ -485,10 +484,10 @@ class _Drive:
         if not struct.bad_blocks:
             return None
         bad = self._located(self._bad[0])
-        others = int(struct.bad_blocks) - 1
-        more = f" and {counted(others, 'more block')}" if others else ""
+        other_failures = int(struct.bad_blocks) - 1
+        more_text = f" and {counted(other_failures, 'more block')}" if other_failures else ""
         return Failure(
-            bad.row, f"read of object {bad.object_id}: {describe(bad)}{more}", is_corrupt=True
+            bad.row, f"read of object {bad.object_id}: {describe(bad)}{more_text}", is_corrupt=True
         )
 
     def _text(self) -> str:
@@ -507,12 +506,12 @@ class _Drive:
         ):
             return f"object {s.failed_object} does not exist"
         is_full = s.failed_errno in (errno.ENOSPC, errno.EFBIG) and not s.failed_bytes
-        why = tier.why_no_room(s.failed_object) if is_full else None
-        return f"no space: {why}" if why else tier.why_failed(s.failed_errno)
+        reason = tier.why_no_room(s.failed_object) if is_full else None
+        return f"no space: {reason}" if reason else tier.why_failed(s.failed_errno)
 
 
 class EngineName(StrEnum):
-    """What `--engine` takes."""
+    """The values of `--engine`."""
 
     AUTO = "auto"
     THREADS = "threads"

@@ -1,6 +1,6 @@
-"""What a replay is about to do.
+"""The setting of a replay, complete before it starts.
 
-The configuration, the trace compiled to a plan, its tiers, and its repeats.
+It is the configuration, the trace compiled to a plan, its tiers, and its repeats.
 
 How often a window is repeated for `--duration` is decided here, because a plan is made before the
 run.
@@ -56,9 +56,9 @@ class Setting:
     trace.
     """
     rows_once: int = 0
-    """Of the window: the rows that --duration repeats; 0 where it does not."""
+    """Rows of the window that --duration repeats; 0 without --duration."""
     planned_once: int = 0
-    """Of those, the ones that are replayed each time."""
+    """Number of these rows that each repeat replays."""
 
     @property
     def seed(self) -> int:
@@ -71,12 +71,12 @@ class Setting:
 
     @property
     def is_whole_trace(self) -> bool:
-        """Whether all rows of the trace are replayed."""
+        """True if all rows of the trace are replayed."""
         return self.window.is_whole and self.config.node is None
 
     @property
     def warmup(self) -> Warmup | None:
-        """What figures leave out."""
+        """The warm-up, which figures leave out."""
         return parse_warmup(self.config.warmup)
 
 
@@ -136,7 +136,9 @@ def settle(
     if config.layout == FileLayout.VLLM:
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
-    asked = read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+    requests = (
+        read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+    )
     config, because = with_depth(
         config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk
     )
@@ -155,7 +157,7 @@ def settle(
         tiers,
         trace,
         argv,
-        asked,
+        requests,
         because,
         unplaced,
         several,
@@ -183,35 +185,35 @@ def _check_node(reader: Reader, node: int | None) -> None:
 def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     if window.rows == 0:
-        part = (
+        reason = (
             f"--limit {config.limit} ends before its first row, or within it"
             if config.limit
             else "it has no rows"
         )
         return (
             "nothing to replay:"
-            f" {f'--window {config.window} has no rows' if config.window else part}"
+            f" {f'--window {config.window} has no rows' if config.window else reason}"
         )
-    named = ", ".join(config.tiers) or "the tiers named"
+    tier_names = ", ".join(config.tiers) or "the tiers named"
     within = f" within --limit {config.limit}" if config.limit else ""
     within += f" of --node {config.node}" if config.node is not None else ""
     if window.residency.absent_deletes:
-        found = (
+        deletes_text = (
             f"but deletes ({window.residency.absent_deletes:,}) of objects that were never written"
         )
-        return f"nothing to replay: the trace{within} has no rows on {named}, {found}"
+        return f"nothing to replay: the trace{within} has no rows on {tier_names}, {deletes_text}"
     skipped = sorted(window.skipped_rows.items())
     have = ", ".join(f"{meta.tiers[i].name} ({counted(count, 'row')})" for i, count in skipped)
     return (
-        f"nothing to replay: the trace{within} has no rows on {named}; name one that has some:"
+        f"nothing to replay: the trace{within} has no rows on {tier_names}; name one that has some:"
         f" {have}"
     )
 
 
 MOST_BYTES_PER_S, MOST_OPERATIONS_PER_S = 16e9, 5e6
-"""What a closed loop is thought to reach on storage, and anywhere, at most.
+"""Assumed maximum rates of a closed loop: bytes on storage, operations on any tier.
 
-A plan for more is memory for nothing.
+A plan for higher rates would waste memory.
 """
 MEMORY_PART = 8
 """A plan of repeats takes this part of the memory that is available."""
@@ -222,14 +224,14 @@ def repeats_of(
 ) -> int:
     """Return how many repeats of `window` to plan so that they last for `runtime_ns`."""
     if pacer.speed is not None:
-        more = int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns
-        if more * window.rows > runtime_ns // 10:
+        full_repeats = int(runtime_ns * pacer.speed) // Repeated(reader, window.rows, 1).period_ns
+        if full_repeats * window.rows > runtime_ns // 10:
             so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
             raise ConfigError(
                 f"--duration: {so_close} ask for over 100,000,000 operations a second; leave"
                 " --speed out"
             )
-        return more + 1
+        return full_repeats + 1
     facts = window.facts
     # By the models of tiers that take time, each direction one after the other.
     served_ns = max(
@@ -245,8 +247,10 @@ def repeats_of(
     is_stored = np.array(
         [isinstance(tier, ObjectTier) or bool(tier and tier.drives) for tier in tiers]
     )
-    moved = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
-    once_s = max(moved / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S)
+    stored_bytes = int(facts.kinds["bytes"][is_stored][:, [READ, WRITE]].sum())
+    once_s = max(
+        stored_bytes / MOST_BYTES_PER_S, facts.rows / MOST_OPERATIONS_PER_S, served_ns / NS_PER_S
+    )
     available = available_bytes()
     room = 1 << 24 if available is None else available // MEMORY_PART // ROW_BYTES
     return max(1, min(int(runtime_ns / NS_PER_S / once_s) + 1, room // window.rows))

@@ -27,9 +27,9 @@ class OfTier:
     """The rings that a tier's I/O goes through."""
 
     first: tuple[int, ...] = (0,)
-    """By drive: the first of its rings."""
+    """Index of the first ring of each drive."""
     counts: tuple[int, ...] = (1,)
-    """By drive: how many they are; its objects take them in turn, by their ids."""
+    """Number of rings of each drive; its objects take them in turn, by id."""
     step: int = 1
     """From one of them to the next."""
 
@@ -41,7 +41,7 @@ class Share:
     because: str
     of_tiers: tuple[OfTier, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ((),)
-    """By ring: the drives it serves."""
+    """Names of the drives that each ring serves."""
     refused: str | None = None
     """Why there are not as many as were asked for; None if there are."""
 
@@ -77,12 +77,12 @@ def check_submitters(text: str) -> int | None:
     raise ConfigError(f"--submitters {text}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
 
 
-def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
-    """Assign the drives of `tiers` to `wanted` rings.
+def share(tiers: Sequence[Tier | None], ring_count: int | None) -> Share:
+    """Assign the drives of `tiers` to `ring_count` rings.
 
     None: one a drive, as far as there are processors.
     """
-    if wanted == 1:
+    if ring_count == 1:
         return Share("--submitters 1")
     drives = [
         drive for tier in tiers if tier is not None and tier.has_ring for drive in tier.drives
@@ -91,7 +91,7 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
         device_number(p) if (p := Path(drive.target)).exists() else p for drive in drives
     ]
     kinds = list(dict.fromkeys(devices))
-    count, because = wanted, f"--submitters {wanted}"
+    count, because = ring_count, f"--submitters {ring_count}"
     if count is None:
         spare = len(os.sched_getaffinity(0)) - 1
         count = min(len(kinds), spare, MOST_SUBMITTERS)
@@ -100,8 +100,8 @@ def share(tiers: Sequence[Tier | None], wanted: int | None) -> Share:
             " thread"
         )
     if not drives:
-        why = "no tier has files or devices that a ring reads and writes"
-        return Share(because, refused=None if wanted is None else why)
+        no_ring_reason = "no tier has files or devices that a ring reads and writes"
+        return Share(because, refused=None if ring_count is None else no_ring_reason)
     if count <= 1:
         return Share(because)
     # Drives of one device share a ring, unless there are rings enough.
@@ -128,10 +128,13 @@ def _distribute(
             of_tiers.append(OfTier())
             continue
         rings = [
-            list(range(at, count, step)) or [at % count] for at in islice(numbers, len(tier.drives))
+            list(range(first_ring, count, step)) or [first_ring % count]
+            for first_ring in islice(numbers, len(tier.drives))
         ]
-        for drive, own in zip(tier.drives, rings, strict=True):
-            for ring in own:
+        for drive, drive_rings in zip(tier.drives, rings, strict=True):
+            for ring in drive_rings:
                 targets[ring].append(drive.target)
-        of_tiers.append(OfTier(tuple(own[0] for own in rings), tuple(map(len, rings)), step))
+        of_tiers.append(
+            OfTier(tuple(drive_rings[0] for drive_rings in rings), tuple(map(len, rings)), step)
+        )
     return Share(because, tuple(of_tiers), tuple(map(tuple, targets)))

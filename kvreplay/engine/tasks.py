@@ -13,7 +13,10 @@ from kvreplay.engine.job import CLOSE, ERASE, MOVE, OPEN, WHOLE, Job
 from kvreplay.plan.buffers import Arena
 from kvreplay.plan.row_ring import DELETE, WRITE
 from kvreplay.tiers.objects import ObjectTier
-from kvreplay.tiers.tier import Tier
+from kvreplay.tiers.tier import Handle, Tier
+
+Task = Any
+"""The struct Task of replay.h: a step of an operation that Python performs."""
 
 
 class PythonTiers:
@@ -23,15 +26,15 @@ class PythonTiers:
     """
 
     def __init__(self, job: Job, arena: Arena) -> None:
-        """Serve the tiers of `job`, whose data lies in `arena`."""
+        """Serve the tiers of `job` with data in `arena`."""
         self.start_ns = 0
         """The run's start on the monotonic clock."""
         self.texts: dict[int, str] = {}
-        """By row of the trace: why it failed."""
+        """The error text of each failed row, by its number in the trace."""
         self._tiers, self._arena = job.tiers, arena
-        self._handles: dict[int, Any] = {}
+        self._handles: dict[int, Handle] = {}
 
-    def perform(self, task: Any) -> None:
+    def perform(self, task: Task) -> None:
         """Perform a task and store its outcome in it."""
         task.error = task.moved = task.retries = 0
         task.submitted_ns = -1
@@ -50,7 +53,7 @@ class PythonTiers:
             task.retries = tier.take_retries()
         task.is_answer = 1
 
-    def _perform(self, tier: Tier, task: Any) -> None:
+    def _perform(self, tier: Tier, task: Task) -> None:
         if task.act in (OPEN, WHOLE, ERASE):
             if task.op == WRITE:
                 try:
@@ -74,7 +77,7 @@ class PythonTiers:
             if task.act in (CLOSE, WHOLE):
                 self._end(tier, task)
 
-    def _move(self, tier: Tier, task: Any) -> None:
+    def _move(self, tier: Tier, task: Task) -> None:
         handle, data = self._handles[task.operation], self._arena.view(task.buffer, task.bytes)
         if task.op == WRITE:
             tier.write(handle, task.from_bytes, data)
@@ -82,17 +85,17 @@ class PythonTiers:
         else:
             task.moved = tier.read(handle, task.from_bytes, data)
 
-    def _stage(self, tier: Tier, task: Any) -> None:
+    def _stage(self, tier: Tier, task: Task) -> None:
         if tier.is_of_gpu and task.op == WRITE and task.bytes:
             tier.stage(self._arena.view(task.buffer, task.bytes))
 
-    def _begin(self, tier: Tier, task: Any) -> Any:
+    def _begin(self, tier: Tier, task: Task) -> Handle:
         if isinstance(tier, ObjectTier):
-            at = task.whole_from_bytes, task.whole_to_bytes
-            return tier.begin_whole(task.op, task.object, *at, is_split=task.ios > 1)
+            byte_range = task.whole_from_bytes, task.whole_to_bytes
+            return tier.begin_whole(task.op, task.object, *byte_range, is_split=task.ios > 1)
         return tier.begin(task.op, task.object)
 
-    def _end(self, tier: Tier, task: Any) -> None:
+    def _end(self, tier: Tier, task: Task) -> None:
         handle = self._handles.pop(task.operation)
         try:
             if (

@@ -1,1 +1,4 @@
-"""Several runs of one kind: trials, sweeps, scorecards, MLPerf's options. Imports run and below."""
+"""Several replays that answer a question: trials, sweeps, scorecards, the MLPerf benchmark.
+
+It imports `plan`, `tiers`, `result` and `run`.
+"""

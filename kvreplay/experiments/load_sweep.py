@@ -1,8 +1,6 @@
 """One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation,
 and its knee.
 
-And a drive's scorecard: the users of each of several caching stacks at their knees.
-
 The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which
 value comes next is decided without a clock or I/O (`next_value`). The values that were asked for go
 first, rising, to the first that is not sustained. If none fails, the greatest is doubled, unless
@@ -14,13 +12,11 @@ decides; the search goes on where it decides otherwise.
 from __future__ import annotations
 
 import math
-import shlex
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import product, takewhile
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import msgspec
@@ -30,40 +26,26 @@ from kvreplay.plan.replay_config import Config
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
 from kvreplay.result.figures import slowest, that_count
 from kvreplay.result.verdict import limiting
-from kvreplay.run.discover import drive_table, error_line
-from kvreplay.run.replay import Replay, Replaying, check_config, replay
+from kvreplay.run.replay import Replay, Replaying, replay
 from kvreplay.tiers.make_tiers import make_tiers
-from kvreplay.tiers.modelled import DriveFile, DriveModel
 from kvreplay.tiers.tier import Tier
 from kvtrace import __version__
 from kvtrace.core import statistics
-from kvtrace.core.document import chapters
-from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
-from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import (
-    SERVED_FILE,
     SWEEP_FILE,
     ProgramError,
-    RunFile,
-    find_run,
     run_program,
 )
 from kvtrace.core.run.sweep_file import (
-    CARD_FILE,
     Axis,
-    Card,
-    CardTrial,
     LoadSweep,
-    Score,
     SweepPoint,
-    TriedUsers,
 )
-from kvtrace.core.schema import SERVED, TRACE
-from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
+from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import counted, format_duration, format_rate, per_second, percent
 
@@ -78,15 +60,15 @@ PRECISION = 1.1
 """The first lost over the last kept: closer values are not told apart."""
 
 FEW_OPERATIONS = 100
-"""Of fewer one alone is more than may be late."""
+"""With fewer operations, a single late one exceeds the allowed share."""
 _LIMITS = {
     LimitCause.PROCESSOR: ("CPU time used by other programs", "is"),
     LimitCause.THROTTLE: ("a throttle above the device", "is"),
 }
-"""What a sweep calls otherwise than a run does."""
+"""Words of a sweep that differ from those of a run."""
 _UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
-"""Of its places in use: a queue depth was what set the load."""
+"""With this share of its places in use, the queue depth determined the load."""
 
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -149,7 +131,7 @@ def sweep(
     Returns the sweep, which sweep.json holds too, and why it is partial or None.
     """
     config, trace, output = asked.config, asked.trace, asked.output
-    _check_values(config, axis, values, read_p99_target_ns)
+    _check_values(asked, axis, values, read_p99_target_ns)
     check_output(output, is_forced=asked.is_forced)
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
@@ -208,7 +190,7 @@ def sweep(
 def _found(
     axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]
 ) -> LoadSweep:
-    """Return what a sweep's rising `points` come to."""
+    """Return the result of a sweep from its rising `points`."""
     is_over, best = is_saturated(axis, points), knee(axis, points)
     simulated = [tier.name for tier in tiers if tier.is_simulated]
     if axis is Axis.QUEUE_DEPTH:
@@ -240,7 +222,7 @@ def _name(axis: Axis, value: float, trial: int = 1) -> str:
 
 
 def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | None:
-    """Return what to try next; None at the end."""
+    """Return the next value to try; None at the end."""
     if axis is not Axis.QUEUE_DEPTH:
         return next_value(axis, values, points) or to_repeat(points)
     is_over = is_saturated(axis, points) or len(points) == len(values)
@@ -248,11 +230,11 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
 
 
 def _check_values(
-    config: Config, axis: Axis, values: list[float], read_p99_target_ns: int | None
+    asked: Replay, axis: Axis, values: list[float], read_p99_target_ns: int | None
 ) -> None:
-    """Refuse what no replay at one of `values` would take, before a directory is made."""
+    """Refuse options that a replay at any of `values` refuses, before a directory is made."""
     option = axis.option
-    bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": config.queue_depth}
+    bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": asked.config.queue_depth}
     if axis is Axis.QUEUE_DEPTH and (
         given := [name for name, of in bounds.items() if of is not None]
     ):
@@ -267,7 +249,7 @@ def _check_values(
             f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8"
         )
     for value in values:
-        check_config(_at(config, axis, value))
+        replace(asked, config=_at(asked.config, axis, value)).check_options()
 
 
 def _at(config: Config, axis: Axis, value: float) -> Config:
@@ -302,7 +284,7 @@ def point(
         throughput_bytes_per_s=per_second(sum(f.bytes or 0 for f in moved), span),
         operations_per_s=per_second(sum(f.operations or 0 for f in moved), span),
         operations=summary.operations,
-        asked_bytes_per_s=_tiers_rate(summary, "asked_bytes_per_s"),
+        asked_bytes_per_s=tiers_rate(summary, "asked_bytes_per_s"),
         read_p99_lacks=_lacking(summary),
         is_within_target=(read_p99_ns or 0) <= (read_p99_target_ns or 0) if is_judged else None,
         **times,
@@ -319,7 +301,7 @@ def point(
     )
 
 
-def _tiers_rate(summary: Summary, name: str) -> float | None:
+def tiers_rate(summary: Summary, name: str) -> float | None:
     """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
     counted = {f.tier for f in that_count(summary.figures)}
     tiers = (
@@ -653,175 +635,3 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
     if point.keeps_up:
         return f"keeps up, but {_read(point)} exceeds {format_duration(target_ns)}"
     return f"falls behind, {_read(point)}"
-
-
-# === a drive's scorecard ==============================================================================================
-
-MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
-"""What the stacks serve, and what they hold above the drive.
-
-Little, so that the drive has the work.
-"""
-LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
-"""The steady window begins where the drive's tier first evicts, which takes few users long."""
-USER_BYTES_PER_S = 90e6
-"""What one of these users asks of the drive, about (77 to 105 MB were seen).
-
-It says where a search begins.
-"""
-TIER = "nvme"
-
-
-def gen_options(preset: str, size: str) -> str:
-    """Return the options of the `kvtrace gen` that makes a stack's trace, on `size` of the drive."""
-    capacities = FASTER | {TIER: size}
-    settings = [
-        part for tier, of in capacities.items() for part in ("--set", f"tiers.{tier}.capacity={of}")
-    ]
-    return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
-
-
-def first_users(drive: DriveFile, known: float | None) -> list[float]:
-    """Return the users that a search begins with.
-
-    A step below and above what the stack before is `known` to sustain.
-
-    Of the first stack, those that ask for half of what `drive` does, as a power of two.
-    """
-    if known is not None:
-        return [max(1.0, float(int(known / PRECISION))), float(math.ceil(known * PRECISION))]
-    rate, _ = DriveModel(drive.cells).at(1 << 20, 16, 0.5)
-    return [max(1.0, 2.0 ** round(math.log2(rate / 2 / USER_BYTES_PER_S)))]
-
-
-def measure_stack(
-    asked: Replay,
-    preset: str,
-    users: list[float],
-    tell: Callable[[str], None],
-    endurance: Endurance | None,
-) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack, from these on, and `tell` each run.
-
-    Return score, run, and why it is partial.
-
-    Raises:
-        KvError: nothing was measured.
-
-    """
-    gen = shlex.join(open_table(asked.trace, TRACE).meta.argv[2:])
-    found, error = sweep(
-        asked,
-        Axis.USERS,
-        users,
-        is_made=True,
-        done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
-    )
-    if not found.points:
-        raise error or KvError(f"{preset}: nothing was measured")
-    point = next((p for p in found.points if p.value == found.knee), found.points[0])
-    first = point.run.partition("-trial-")[0]
-    names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]
-    runs = {name: run for name in names if (run := find_run(asked.output / name)) is not None}
-    run, folder = runs[point.run], asked.output / point.run
-    return (
-        _score(preset, found, point, list(runs.values()), run, folder, gen, endurance),
-        run,
-        error,
-    )
-
-
-def _score(
-    preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
-    gen: str, endurance: Endurance | None,
-) -> Score:  # fmt: skip
-    size, asked, each = (
-        run.tiers[TIER].get("device_bytes"),
-        point.asked_bytes_per_s,
-        [_trial(of) for of in trials],
-    )
-    columns = {name: [getattr(of, name) for of in each] for name in CardTrial.__struct_fields__}
-    middle = {name: None if None in of else round(median(of)) for name, of in columns.items()}
-    written = middle["written_bytes_per_s"]
-    a_day = None if written is None else written * SECONDS_PER_DAY
-    probed = find_probe(folder)
-    sides = list(probed.block.directions.values()) if probed else []
-    issued = sum(side.issued or 0 for side in sides)
-    depths = [(of.in_flight, of.count) for side in sides for of in side.in_flight_at_dispatch]
-    both = [(of.read_bytes_per_s or 0) + (of.written_bytes_per_s or 0) for of in each]
-    return Score(
-        **middle,
-        preset=preset,
-        gen=gen,
-        users=sweep_.knee,
-        tried=[TriedUsers(p.value, p.trials, p.held_trials or 0) for p in sweep_.points],
-        at_users=point.value,
-        answer=sweep_.answer,
-        limit=sweep_.limit,
-        request_bytes=sum(side.issued_bytes or 0 for side in sides) / issued if issued else None,
-        in_flight=(
-            sum(of * count for of, count in depths) / sum(count for _, count in depths)
-            if depths
-            else None
-        ),
-        drive_writes_per_day=a_day / size if a_day is not None and size else None,
-        life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
-        delivered_share=(
-            (_tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None
-        ),
-        spread=statistics.spread(both) if len(both) > 1 else None,
-        trials=len(each),
-        each=each,
-        requests=sum(
-            batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()
-        ),
-        trace_sha256=run.trace.sha256,
-    )
-
-
-def _trial(run: RunFile) -> CardTrial:
-    times = {
-        f"read_{name}": slowest(run.summary.figures, "read", name)
-        for name in ("p50_ns", "p99_ns", "p99_9_ns")
-    }
-    return CardTrial(
-        read_bytes_per_s=_rate(run, "read"), written_bytes_per_s=_rate(run, "write"), **times
-    )
-
-
-def _rate(run: RunFile, op: str) -> float | None:
-    """Return the bytes a second that `run` moved by `op`."""
-    moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
-    return per_second(sum(moved) if moved else None, run.summary.measured_ns)
-
-
-def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:
-    """Return the card, which scorecard.json in the output holds, too."""
-    tier = {} if run is None else run.tiers[TIER]
-    card = Card(
-        argv=asked.argv,
-        status="complete" if error is None else str(error),
-        window=asked.config.window,
-        device=tier.get("device"),
-        model=tier.get("device_model"),
-        device_bytes=tier.get("device_bytes"),
-        filesystem=tier.get("filesystem"),
-        scores=scores,
-    )
-    write_json(asked.output / CARD_FILE, card)
-    return card
-
-
-def card_document(card: Card, drive: DriveFile) -> Document:
-    """Return the card, and what the drive itself does, on one page."""
-    page = chapters.card_document(card)
-    notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
-    if unknown:
-        notes.append(
-            f"{len(unknown)} measurements of the drive are missing, the first because"
-            f" {unknown[0].reason}"
-        )
-    if drive.held_out is not None:
-        notes.append(error_line(drive.held_out))
-    page.chapters[0].tables.append(drive_table(drive))
-    return page

@@ -105,7 +105,7 @@ Where a rank's file has it, below `summary`; the last is of earlier releases.
 """
 
 
-def _table(option: LockedOption) -> dict[str, Any]:
+def _table(option: LockedOption) -> dict[str, object]:
     """Return an option's row of table KVCache-1, by the names that the metadata have."""
     return {
         "model": option.model,
@@ -146,7 +146,7 @@ class _Run(NamedTuple):
 
     path: Path
     division: str
-    metadata: dict[str, Any]
+    metadata: dict[str, object]
 
 
 Found = Iterator[tuple[str, Path, str]]
@@ -316,7 +316,7 @@ def _is_time(name: str) -> bool:
         return False
 
 
-def _metadata(leaf: Path) -> tuple[dict[str, Any], str]:
+def _metadata(leaf: Path) -> tuple[dict[str, object], str]:
     """Return the metadata of a run, and why there are none."""
     files = sorted(leaf.glob("*_metadata.json"))
     if len(files) != 1:
@@ -325,7 +325,7 @@ def _metadata(leaf: Path) -> tuple[dict[str, Any], str]:
     return (found, "") if isinstance(found, dict) else ({}, f"{files[0].name} is no JSON object")
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> object:
     """Return what is in the JSON file at `path`; None if it is none."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -342,7 +342,7 @@ def _number(value: Any) -> float | None:
     return found if found is not None and math.isfinite(found) else None
 
 
-def _provenance(root: Path, leaf: Path, metadata: dict[str, Any]) -> Found:
+def _provenance(root: Path, leaf: Path, metadata: dict[str, object]) -> Found:
     named = leaf / POINTER
     pointer = named.read_text(encoding="utf-8", errors="replace").strip() if named.is_file() else ""
     digest = pointer.rpartition(":")[2]
@@ -407,7 +407,10 @@ def _run(run: _Run) -> Found:
     )
     trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
-        folder, found = run.path / f"option_{option.number}", defaultdict[str, list[Any]](list)
+        folder, found = (
+            run.path / f"option_{option.number}",
+            defaultdict[str, list[dict[str, object]]](list),
+        )
         yield from _results(folder, trials, ranks, found)
         if found:
             duration = _number(at(options, str(option.number), "duration")) or RUNTIME_S
@@ -418,7 +421,7 @@ def _run(run: _Run) -> Found:
                 )
 
 
-def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, Any]]:
+def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, object]]:
     """Check a run's aggregated result, and return where it is and what it says.
 
     None without one.
@@ -460,7 +463,9 @@ def _places(run: _Run) -> Found:
             yield "6.4.1", run.path, f"the cache {cache} lies in the results {results}"
 
 
-def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+def workload_of(
+    metadata: dict[str, object],
+) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
     """Return a run's options, sequence and features.
 
     As recorded, or else from the commands that it ran.
@@ -474,7 +479,7 @@ def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
         "trials": at(arguments, "trials"),
         "inter_option_delay_s": at(arguments, "inter_option_delay"),
     }
-    options, features = defaultdict[str, dict[str, Any]](dict), dict[str, Any]()
+    options, features = defaultdict[str, dict[str, object]](dict), dict[str, object]()
     commands = metadata.get("command_output_files")
     for each in commands if isinstance(commands, list) else ():
         flags = _flags(str(at(each, "command")))
@@ -496,10 +501,10 @@ def workload_of(metadata: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
             {name: flags.pop(name) for name in _table(OPTIONS[0]) if name in flags},
         )
         features |= flags
-    return options, sequence, features
+    return dict(options), sequence, features
 
 
-def _merge(into: dict[str, Any], found: dict[str, Any]) -> None:
+def _merge(into: dict[str, object], found: dict[str, object]) -> None:
     """Add what a command said to what others did.
 
     Two values where they differ, which are no locked one.
@@ -510,7 +515,7 @@ def _merge(into: dict[str, Any], found: dict[str, Any]) -> None:
             into[name] = f"{known} and {value}"
 
 
-def _flags(command: str) -> dict[str, Any]:
+def _flags(command: str) -> dict[str, object]:
     """Return the options of mlperf_wrapper.py in `command`, by name.
 
     None if it runs another program.
@@ -522,7 +527,7 @@ def _flags(command: str) -> dict[str, Any]:
     program = next(
         (i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words)
     )
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for word, value in zip(words[program + 1 :], [*words[program + 2 :], "--"], strict=False):
         if word.startswith("--"):
             found[word[2:].replace("-", "_")] = True if value.startswith("--") else value
@@ -530,7 +535,7 @@ def _flags(command: str) -> dict[str, Any]:
 
 
 def _locked(
-    path: Path, options: dict[str, Any], sequence: dict[str, Any], features: dict[str, Any]
+    path: Path, options: dict[str, object], sequence: dict[str, object], features: dict[str, object]
 ) -> Found:
     """Check what CLOSED fixes.
 
@@ -561,11 +566,13 @@ def _locked(
         yield "6.6.1", path, f"{name} {features[name]} is set, which CLOSED does not allow"
 
 
-def _is_equal(value: Any, wanted: Any) -> bool:
+def _is_equal(value: object, wanted: object) -> bool:
     return value == wanted or (not isinstance(wanted, str) and _number(value) == wanted)
 
 
-def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]]) -> Found:
+def _results(
+    option: Path, trials: int, ranks: int, found: dict[str, list[dict[str, object]]]
+) -> Found:
     """Check that each trial of `option` has a result of each rank, and gather the summaries that
     are read.
     """
@@ -600,13 +607,13 @@ def _results(option: Path, trials: int, ranks: int, found: dict[str, list[Any]])
             yield "6.3.3.1", folder, f"holds {', '.join(extra)}, but {ranks} ranks ran"
 
 
-def _value(summary: Any, place: str) -> float:
+def _value(summary: object, place: str) -> float:
     """Return a rank's figure; 0 where it has none, as the tool counts it."""
     return _number(at(summary, *place.split("."))) or 0.0
 
 
 def _served(
-    path: Path, option: LockedOption, found: dict[str, list[Any]], duration: float
+    path: Path, option: LockedOption, found: dict[str, list[dict[str, object]]], duration: float
 ) -> Found:
     """Check that ranks ran to their end and read from storage."""
     every = [summary for of_trial in found.values() for summary in of_trial]
@@ -636,7 +643,9 @@ def _served(
         yield "6.3.4.4", path, f"{len(unread)} of {len(every)} results read nothing from storage"
 
 
-def _aggregated(path: Path, said: Any, number: int, found: dict[str, list[Any]]) -> Found:
+def _aggregated(
+    path: Path, said: object, number: int, found: dict[str, list[dict[str, object]]]
+) -> Found:
     """Recompute the figures of an option from its ranks' files."""
     if not isinstance(said, dict):
         yield "6.3.4.5", path, f"has no option {number}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -208,7 +208,7 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     )
     rate = None if None in rates else sum(rates) * GIB
     # A trial only begins the trace of which the replay knows the hit rate.
-    own: dict[str, tuple[Any, ...]] = {
+    own: dict[str, tuple[float | None, str, Callable[[float], str]]] = {
         "storage_bandwidth_bytes_per_s": (rate, definition, format_rate),
         "hit_rate": (served.hit_rate, _HIT_NOTE, "{:.1%}".format),
     }
@@ -452,7 +452,7 @@ PLACES = (
 """By column: names with dots between them. What it calls _gb and _gbps are GiB and GiB/s."""
 
 
-def as_summary(row: Mapping[str, Any]) -> dict[str, Any]:
+def as_summary(row: Mapping[str, object]) -> dict[str, object]:
     """Return the metrics of `row`, by column, as the `summary` of the benchmark's result."""
     found: dict[str, Any] = {}
     for name, value in row.items():

@@ -31,19 +31,19 @@ from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
 SEED, TRIALS, RUNTIME_S, PAUSE_S = 42, 3, 300, 90
-"""What Rules.md locks for all options: 6.3.2.1, and the duration of table KVCache-1."""
+"""Values that Rules.md locks for all options: 6.3.2.1, and the duration of table KVCache-1."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockedOption:
-    """One option: what a client runs, whatever the storage."""
+    """One option: the workload of a client, the same for all storage."""
 
     number: int
     name: str
     title: str
     model: str
     users: int
-    """Of each client; the benchmark has as many threads that read and write."""
+    """Users of each client; the benchmark has as many threads that read and write."""
     cpu_gib: int
     max_concurrent_allocs: int
     """Without a counterpart in a replay."""
@@ -67,7 +67,7 @@ OPTIONS = (
 )
 ALL = "v3"
 SHORT = {"v3-8b": "v3-8b-stress"}
-"""What stands for one of several."""
+"""Short names of options."""
 _BY_NAME = {
     key: option for option in OPTIONS for key in (option.name, option.preset, str(option.number))
 }
@@ -121,7 +121,7 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     kept: Kept
     detail: str
     short: str = ""
-    """What marks results where it is not kept."""
+    """The mark of results that break the rule."""
     is_chosen: bool = True
     """Whether an option said so: what was not chosen is refused."""
 
@@ -147,7 +147,7 @@ NOT_CLAIMED = {
     ),
     "end-to-end latency": "a replay computes nothing",
 }
-"""What a replay cannot say of a submission, and why."""
+"""Parts of a submission that a replay cannot provide, and why."""
 
 
 def rules_of(attempt: Attempt) -> list[Rule]:
@@ -279,7 +279,7 @@ def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
 MEMORY = "cpu"
 """The tiers of the options' presets that hold anything."""
 SHARE_OF_FREE = 0.95
-"""Of the free space, which the benchmark takes as its storage tier (kv_cache/cache.py)."""
+"""Share of the free space that the benchmark takes as its storage tier (kv_cache/cache.py)."""
 _MIB = 1 << 20
 
 
@@ -308,7 +308,7 @@ class Attempt:
 
     option: LockedOption
     config: Config
-    """Of its replays."""
+    """Configuration of its replays."""
     place: UnderTest
     trials: int
     runtime_ns: int
@@ -394,7 +394,7 @@ def place_of(target: str, output: Path) -> UnderTest:
 
 
 def plan_document(attempt: Attempt, rules: Sequence[Rule]) -> Document:
-    """Make the document of a dry run: what would run, where, and which rules are kept."""
+    """Make the document of a dry run: the replays, their targets, and the rules that are kept."""
     mark = mark_of(rules)
     trials = f"{counted(attempt.trials, 'trial')} of {format_duration(attempt.runtime_ns)}"
     headline = f"{attempt.option.name}: would run {trials} on {attempt.place.target}"

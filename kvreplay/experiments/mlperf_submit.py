@@ -172,7 +172,7 @@ def write_result(
 
 
 TOGETHER = 0.9
-"""Of the longest: as long at least must all ranks have run at the same time."""
+"""All ranks must have run at the same time for this share of the longest run."""
 _SAME = {
     "option": "option",
     "seed_base": "base seed",

@@ -19,21 +19,32 @@ from kvreplay.plan.output_directory import check_output, forgotten, make_directo
 from kvreplay.plan.replay_config import Config
 from kvreplay.result.summarize import status_of
 from kvreplay.result.verdict import reached_of
-from kvreplay.run.replay import FinishedRun, Replay, Replaying, check_config, replay
+from kvreplay.run.replay import FinishedRun, Replay, Replaying, replay
 from kvreplay.tiers.make_tiers import check_targets, make_tiers
 from kvtrace import __version__
 from kvtrace.core import statistics
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import MAX_SPREAD
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import counted
+from kvtrace.core.units import counted, percent
 
 MAX_TRIALS = 100
 RATES = ("bandwidth_bytes_per_s", "operations_per_s")
 TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
+FIGURE_UNITS = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
+"""Units of the figures that are rates; the others are times in ns."""
 JUDGED = (*RATES, "mean_ns", "p50_ns")
 """Those that should repeat; tails are shown, not judged."""
 
@@ -154,7 +165,7 @@ class Trials:
         """
         if not 1 <= count <= MAX_TRIALS:
             raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
-        check_config(asked.config)
+        asked.check_options()
         self.asked, self.runs = count, list[RunFile]()
         self.error: KvError | None = None
         """Why a trial is partial, or that operations failed."""
@@ -274,4 +285,45 @@ def run_pair(
     return next(
         (side.error for side in sides if side.is_stopped),
         next(filter(None, (s.error for s in sides)), None),
+    )
+
+
+def trials_document(found: TrialSet) -> Document:
+    """Make the document of several trials: median and spread of every figure."""
+    counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("name", "figure"),
+        ReportColumn("median"),
+        ReportColumn("low", "least"),
+        ReportColumn("high", "greatest"),
+        ReportColumn("spread", unit=Unit.SHARE),
+    ]
+    rows = [
+        [
+            q.tier,
+            q.op,
+            q.name,
+            *(Cell(v, FIGURE_UNITS.get(q.name, Unit.NS)) for v in (q.median, q.low, q.high)),
+            q.spread,
+        ]
+        for q in found.quantities
+        if q.median is not None
+    ]
+    spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
+    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
+    if spreads:
+        notes.append(
+            f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
+        )
+    table = table_of(
+        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3
+    )
+    return Document(
+        name="",
+        headline=found.verdict,
+        chapters=[Chapter("", [table])],
+        notes=notes,
+        warnings=found.warnings,
     )

@@ -1,5 +1,4 @@
-"""What is to be replayed: options, targets, and the trace as rows for the engine.
+"""The plan of a replay: its options, its trace as rows with due times, its data and buffers.
 
-A trace is read once to know what it needs, then again as the run goes on. Imports no other folder
-of kvreplay.
+It imports no other folder of kvreplay.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 from kvtrace.core import np
 
 FIRST_BYTES = 128 << 20
-"""What is touched of buffers that grow before a run begins; and registered with a ring."""
+"""Bytes of growing buffers that are touched and registered with a ring before a run begins."""
 _LOOKED_EACH_S = 0.002
 _AHEAD = 4
 """How many buffers are touched for each in use.
@@ -23,9 +23,9 @@ _AHEAD = 4
 As a backlog grows by gigabytes a second, the kernel has to keep up.
 """
 _STEP_BYTES = 32 << 20
-"""What is touched before it may be used."""
+"""Bytes that are touched in one step; only touched bytes are used."""
 PAGE_BYTES = 4096
-"""What drives are asked in multiples of; the pages of some kernels are larger."""
+"""Requests to drives are multiples of this; the pages of some kernels are larger."""
 HUGE_PAGE_BYTES = 2 << 20
 _MAP_NORESERVE = 0x4000
 _POPULATE_WRITE = 23

@@ -36,7 +36,7 @@ Fill = Callable[[memoryview, int, int, int], None]
 ARENA_BYTES = 1 << 20
 """Stays in a processor's caches.
 
-What is written does not repeat with it, because each 512 bytes have a key.
+Written data does not repeat with it, because each 512 bytes have a key.
 """
 BLOCK_BYTES, SECTOR_BYTES = 4096, 512
 MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
@@ -105,7 +105,7 @@ class DataSource:
             seed=seed & _MASK,
             head_bytes=SECTOR_BYTES,
         )
-        """What C makes data by, and counts."""
+        """The struct from which C generates data, with its counters."""
         if dedup_ratio > 1 or compress_ratio > 1:
             self.struct.head_bytes, self._measured_ratio = self._head(compress_ratio)
             self.struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
@@ -147,7 +147,7 @@ class DataSource:
         return head, found(head)
 
     def facts(self) -> DataNote:
-        """Return what run.json says of the data."""
+        """Return the note on the data for run.json."""
         packing = "compressible" if self._compress_ratio > 1 else "incompressible"
         repeats = self._dedup_ratio > 1
         repeating = (

@@ -12,7 +12,7 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes
 
 PROCESS_BYTES = 192 << 20
-"""What the programs' own code takes resident, in a replay of nothing."""
+"""Resident memory of the program itself, in a replay of no rows."""
 
 
 PROCESS_ADDRESS_BYTES = 7 << 28
@@ -20,7 +20,7 @@ PROCESS_ADDRESS_BYTES = 7 << 28
 
 
 ROW_BYTES = 150
-"""What a row takes while it is in the ring, and what is made of it as it ends."""
+"""Memory of a row: its place in the ring and its results when it ends."""
 
 
 def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:

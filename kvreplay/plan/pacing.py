@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class Pacer:
         """The kind of loop."""
         return "closed" if self.speed is None else "open"
 
-    def due_ns(self, ts_ns: Any) -> Any:
+    def due_ns(self, ts_ns: np.ndarray) -> np.ndarray | None:
         """Return int64 nanoseconds from the run's start for each of `ts_ns`, rounded down.
 
         None in a closed loop.
@@ -82,11 +81,13 @@ TOGETHER = 1 << 16
 class Repeated(Reader):
     """Reads the first rows of a trace several times, as one trace."""
 
-    def __init__(self, reader: Reader, rows: int, repeats: int, last_deletes: Any = ()) -> None:
-        """Repeat the first `rows` rows of `reader` so often.
+    def __init__(
+        self, reader: Reader, rows: int, repeats: int, last_deletes: np.ndarray | Sequence[int] = ()
+    ) -> None:
+        """Repeat the first `rows` rows of `reader` `repeats` times.
 
-        `last_deletes` are those rows that delete, at last, what the next repeat reads: they are in
-        none.
+        `last_deletes` are the rows of the last deletes of objects that the next repeat reads: no
+        repeat has them.
         """
         self.path, self.table, self.extras, self.meta = (
             reader.path,
@@ -97,7 +98,7 @@ class Repeated(Reader):
         self.rows, self.once = rows, reader
         """How many rows are repeated, and the reader of them."""
         self.left_out = np.zeros(rows, bool)
-        """By row of what is repeated: whether it is left out."""
+        """Whether each of the repeated rows is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
         last_ns, span_ns, square_gaps, request = np.zeros(0, np.int64), 0, 0.0, -1
         for batch in _first(reader, ("ts_ns", "request_id"), rows):
@@ -114,7 +115,7 @@ class Repeated(Reader):
         The last row's time, and a gap such as those before it.
         """
         self.requests = request + 1
-        """By how much the requests of a repeat are counted on from those of the one before it."""
+        """The request ids of each repeat are this much higher than those of the repeat before."""
         part = (reader.meta.source or {}).get("part")
         if isinstance(part, dict) and rows == reader.meta.rows:
             # Other ranks repeat the other parts, in step.
@@ -138,8 +139,8 @@ class Repeated(Reader):
             some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
             yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
 
-    def _moved(self, batch: pa.RecordBatch, repeat: Any) -> pa.RecordBatch:
-        """Return a batch whose rows are of these repeats."""
+    def _moved(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
+        """Return a batch with the rows of these repeats."""
         for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
             at = batch.schema.get_field_index(name)
             if at >= 0:

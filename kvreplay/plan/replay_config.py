@@ -1,4 +1,4 @@
-"""What a user may ask of a replay: each option once, with its name, type, default and meaning.
+"""The options of a replay: each option once, with its name, type, default and meaning.
 
 A command takes `Config` as a group of options, so that what it says of an option in --help is what
 a field of the configuration means. Only what --help needs is loaded here; `limits.py` checks what
@@ -91,13 +91,13 @@ def read_criteria(path: Path) -> Criteria:
 MAX_QUEUE_DEPTH = 1024
 CLOSED_LOOP_DEPTH = 8
 POOL_BYTES = 128_000_000
-"""Of buffers, in an open loop that saves or restores checkpoints."""
+"""Size of the buffers in an open loop that saves or restores checkpoints."""
 CHECKPOINT_DEPTH = 4
 MAX_SEED = 2**64 - 1
 
 
 class PartitionBy(StrEnum):
-    """What `--partition` takes: what stays together."""
+    """The units of a trace that `--partition` keeps together on one rank."""
 
     NODE = "node"
     USER = "user"
@@ -105,7 +105,7 @@ class PartitionBy(StrEnum):
 
 
 class Precondition(StrEnum):
-    """What `--precondition` takes."""
+    """The methods of `--precondition`."""
 
     TWICE = "twice"
     STEADY = "steady"
@@ -117,13 +117,11 @@ def _several(urls: list[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What determines a replay, besides the trace.
+    """All that determines a replay, besides the trace.
 
-    Its options, and the first two fields, of which commands have own.
-
-    The criteria are the thresholds by which a run is judged: MLPerf's health criteria and the
-    targets of the classes of service. The warm-up is the start of a run that its figures leave out:
-    the first rows, or the first seconds.
+    Commands set the first fields; the others are options. The criteria are the thresholds by which
+    a run is judged: MLPerf's health criteria and the targets of the classes of service. The warm-up
+    is the start of a run that its figures leave out: the first rows, or the first seconds.
     """
 
     tiers: dict[str, str] = field(default_factory=dict)
@@ -320,10 +318,7 @@ class Config:
     )
 
     def steady(self) -> Config:
-        """Return it as drives are held against each other.
-
-        In the steady window, unless it names a part of a trace.
-        """
+        """Return the configuration for comparing drives: the steady window, unless a part is named."""
         is_named = (self.window, self.limit, self.requests) != (None, None, None)
         return self if is_named else replace(self, window=STEADIEST)
 
@@ -334,42 +329,42 @@ class Config:
 
     @property
     def bulk_depth(self) -> int | None:
-        """How many I/Os of one save or restore may be in flight; None: as many as of all."""
+        """The maximum I/Os in flight of one save or restore; None: no limit of its own."""
         return self.checkpoint_depth or (None if self.speed is None else CHECKPOINT_DEPTH)
 
     @property
     def runtime_ns(self) -> int | None:
-        """How long to run by the clock.
+        """The duration of the run by the clock; None: once through the window.
 
-        Null: once through the window. ConfigError if it is not a duration.
+        ConfigError if the text is not a duration.
         """
         if self.runtime is None:
             return None
-        found = parse_duration_ns(self.runtime)
-        if found <= 0:
+        duration_ns = parse_duration_ns(self.runtime)
+        if duration_ns <= 0:
             raise ConfigError(
                 f"--duration {self.runtime}: write more than 0, such as 300s or 10min"
             )
-        return found
+        return duration_ns
 
     @property
     def request_timeout_s(self) -> int:
-        """How long a request to an object store may take, in whole seconds.
+        """The maximum duration of a request to an object store, in whole seconds.
 
-        ConfigError if it is not a duration.
+        ConfigError if the text is not a duration.
         """
-        found = -(-parse_duration_ns(self.request_timeout) // NS_PER_S)
-        if not found:
+        seconds = -(-parse_duration_ns(self.request_timeout) // NS_PER_S)
+        if not seconds:
             raise ConfigError(
                 f"--request-timeout {self.request_timeout}: write more than 0, such as 30s"
             )
-        return found
+        return seconds
 
     @property
     def stall_ns(self) -> int | None:
-        """For how long nothing may complete.
+        """The time without any completion that ends a run; None: no limit.
 
-        None: for ever. ConfigError if it is not a duration.
+        ConfigError if the text is not a duration.
         """
         try:
             return parse_duration_ns(self.stall) or None

@@ -1,16 +1,16 @@
 """The structs of the engine's headers, calls, and the rows of a plan.
 
-What is asked of each, and what came of it.
+A row has its operation and its result.
 
-A ring of them is as long as what is under way at once, however long the trace; `replay.h` says what
-each field is.
+A ring of them holds only the rows under way at once, however long the trace; `replay.h` explains
+each field.
 """
 
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -29,9 +29,9 @@ READ, WRITE, DELETE = recorded.READ, recorded.WRITE, recorded.DELETE
 OK, ERROR, SHORT = recorded.OK, recorded.ERROR, recorded.SHORT
 SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
-"""Of `version`.
+"""Special values of `version`.
 
-What lay there before the run; several, which a list tells; nothing that was ever written.
+The data from before the run; several versions, which are in a list; data that was never written.
 """
 ROW = REPLAY.dtype("Row")
 FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
@@ -49,18 +49,18 @@ class RowRing:
         size = FEWEST
         while size < min(total, window):
             size *= 2
-        self.ring: Any = np.zeros(size, ROW)
+        self.ring: np.ndarray = np.zeros(size, ROW)
         self.struct = REPLAY.struct("Rows")(self.ring.ctypes.data, size - 1, total, 0, 0, 0)
 
     @classmethod
-    def of(cls, columns: dict[str, Any], *, is_open_loop: bool = False) -> RowRing:
+    def of(cls, columns: Mapping[str, np.ndarray | int], *, is_open_loop: bool = False) -> RowRing:
         """Make a complete plan of rows from columns by name; missing columns are NONE, or 0.
 
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
         """
-        total = len(columns["op"])
-        found = cls(total, max(total, FEWEST))
-        rows = found.ring[:total]
+        total = np.size(columns["op"])
+        row_ring = cls(total, max(total, FEWEST))
+        rows = row_ring.ring[:total]
         rows["trace_row"] = np.arange(total)
         for name in ("request", "stage", "stream", "due_ns"):
             rows[name] = NONE
@@ -69,32 +69,30 @@ class RowRing:
         if not is_open_loop:
             rows["due_ns"] = NONE
         begin(rows)
-        found.struct.laid = total
-        return found
+        row_ring.struct.laid = total
+        return row_ring
 
     def __len__(self) -> int:
         return int(self.struct.total)
 
     @property
     def address(self) -> int:
-        """Where the structure lies."""
+        """The address of the struct Rows."""
         return ctypes.addressof(self.struct)
 
-    def within(self, first: int, last: int) -> Any:
-        """Return the rows from `first` to before `last`, as a view, up to where the ring begins
-        again.
-        """
+    def within(self, first: int, last: int) -> np.ndarray:
+        """Return a view of the rows from `first` to before `last`, at most up to the ring's end."""
         mask = int(self.struct.mask)
         start = first & mask
         return self.ring[start : min(start + last - first, mask + 1)]
 
     @property
-    def all(self) -> Any:
+    def all(self) -> np.ndarray:
         """All rows of a plan that fits the ring."""
         return self.ring[: len(self)]
 
 
-def begin(rows: Any) -> None:
+def begin(rows: np.ndarray) -> None:
     """Mark `rows` as not started."""
     rows["submitted_ns"] = rows["completed_ns"] = NOT_DONE
     rows["outcome"], rows["ready_ns"] = SKIPPED, 0

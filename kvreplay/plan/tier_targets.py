@@ -20,14 +20,14 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
 
     A model that is a file is the option `drive`.
     """
-    name, _, rest = target.partition(":")
+    name, _, options_text = target.partition(":")
     if name not in NAMED:
         return None
-    if name == "sim" and rest.endswith(".json") and ",drive=" not in rest:
-        return name, {"drive": rest.removeprefix("drive=")}
+    if name == "sim" and options_text.endswith(".json") and ",drive=" not in options_text:
+        return name, {"drive": options_text.removeprefix("drive=")}
     options = {}
-    for part in filter(None, rest.split(",")):
-        key, equals, value = part.partition("=")
+    for option in filter(None, options_text.split(",")):
+        key, equals, value = option.partition("=")
         if not (key and equals and value):
             raise ConfigError(
                 f"{target}: write its options like this: sim:bandwidth=7GB,latency=80us"
@@ -64,5 +64,5 @@ def tier_indices(
 
 def paths_of(target: str) -> list[Path]:
     """Split a target into its comma-separated paths."""
-    whole = Path(target)
-    return [whole] if whole.exists() else [Path(part) for part in target.split(",")]
+    path = Path(target)
+    return [path] if path.exists() else [Path(path_text) for path_text in target.split(",")]

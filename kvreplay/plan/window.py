@@ -17,7 +17,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from msgspec import UNSET
@@ -50,39 +50,39 @@ COLUMNS = (
 BATCH_ROWS = 1 << 14
 """A reader's batch has no more rows."""
 MOST_ROWS = 2**31 - 2
-"""Of a plan: versions are rows, in 32 bits."""
+"""Limit of the rows of a plan: versions are row numbers of 32 bits."""
 MAX_OBJECT_ID = 2**31 - 2
 _TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2", "node": "i4"}
-"""Of a batch's columns, as the contract has them; others have 64 bits."""
+"""Types of a batch's columns, as in the trace contract; all others have 64 bits."""
 _UNBOUND = np.iinfo(np.int64).max
 _AHEAD = 2
 """Items that are read before they are wanted, at most."""
 _EARLIER, _LARGE_ID, _UNNAMED, _STAGE_FALLS = 1, 2, 3, 4
 
 
-def among(*phases: Phase) -> Any:
+def among(*phases: Phase) -> np.ndarray:
     """Return a bool array over phase codes: whether each is one of `phases`."""
     return np.isin(np.arange(len(Phase)), [enum_code(TRACE, "phase", phase) for phase in phases])
 
 
 IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
-"""By phase.
+"""Properties by phase code.
 
-Whether a write of it copies what another tier holds; whether it saves or restores a checkpoint.
+Whether a write copies data of another tier; whether a row saves or restores a checkpoint.
 """
 IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
-"""By phase: whether a read of it loads cached KV for its request."""
+"""Whether a read of each phase loads cached KV for its request."""
 _EVICT = enum_code(TRACE, "phase", Phase.EVICT)
 KIND, SPAN, RESIDENT = map(REPLAY.dtype, ("Kind", "Span", "Resident"))
-"""Of plan.h; of KIND, the byte behind the last that is touched is `end_bytes`."""
+"""Structs of plan.h; `end_bytes` of KIND is the end of the last byte that is touched."""
 _OPS = len(Op)
 _FIRST, _AGAIN, _GROWN = range(3)
 _take = function("survey_take", int, StructAt, StructAt, int)
 _begin_again = function("survey_begin_again", int, StructAt, bool)
 _free = function("survey_free", int)
 _return_freed = function("plan_return_freed_memory")
-Shared = Mapping[int, tuple[Any, int]]
-"""By tier on several drives: which of them an object id lies on (ints), and how many there are."""
+Shared = Mapping[int, tuple[np.ndarray, int]]
+"""For each tier on several drives: the drive of each object id, and the number of drives."""
 _new = function("plan_new", bool, bool, returns=int)
 _populate = function("plan_populate", int, int, I1, I8, I8, I8)
 _load = function("plan_load", int, StructAt, StructAt, StructAt, int, returns=int)
@@ -111,7 +111,7 @@ class Intake:
         padding: list[int],
         targets: Mapping[int, int],
         limit: Limit,
-        left_out: Any = None,
+        left_out: np.ndarray | None = None,
         *,
         is_done: bool,
     ) -> None:
@@ -152,7 +152,7 @@ class Batch:
     after the other.
     """
 
-    def __init__(self, columns: dict[str, Any]) -> None:
+    def __init__(self, columns: dict[str, np.ndarray]) -> None:
         self.columns = columns
         self.struct = Structure(REPLAY, "Batch", **columns, rows=len(columns["op"]))
 
@@ -161,7 +161,7 @@ class Batch:
         cls,
         batch: pa.RecordBatch,
         names: tuple[str, ...],
-        due_ns: Callable[[Any], Any] | None = None,
+        due_ns: Callable[[np.ndarray], np.ndarray | None] | None = None,
     ) -> Batch:
         """Return the columns `names` of an Arrow batch, and when its rows are due, in an open loop."""
         columns = {name: numbers(batch.column(name), _TYPES.get(name, "i8")) for name in names}
@@ -259,10 +259,10 @@ class Facts:
     """Counts over the rows of a plan."""
 
     rows: int
-    kinds: Any
+    kinds: np.ndarray
     """KIND by tier and operation."""
     last_row: int
-    """Of the trace; -1 if there is none, as the next."""
+    """Number in the trace of the last row; like `last_ns`, -1 if there is none."""
     last_ns: int
     placed: tuple[int, ...]
     """Tiers with writes that belong to a stream."""
@@ -276,11 +276,11 @@ class Facts:
 class Residency:
     """The liveness of objects through the replayed rows, a tier and an object at a time."""
 
-    populate_tier: Any
+    populate_tier: np.ndarray
     """int8 an object to write first: its tier."""
-    populate_object: Any
+    populate_object: np.ndarray
     """int64 an object to write first."""
-    populate_bytes: Any
+    populate_bytes: np.ndarray
     """int64: how long it must be."""
     absent_deletes: int
     """How many rows delete an object that is not in the tier."""
@@ -294,11 +294,11 @@ class Residency:
     drive_peak_bytes: list[list[int]]
     """For each drive of each tier, with every object as long as it will get.
 
-    What must be free there.
+    This space must be free there.
     """
     grown: list[dict[int, int]]
-    """By tier, for objects that are written on beyond their end: how long they get at most."""
-    last_deletes: Any
+    """By tier: the maximum length of each object that later writes extend."""
+    last_deletes: np.ndarray
     """int64.
 
     The last row of an object that must be written first, where that deletes it; in their order.
@@ -330,7 +330,7 @@ class PlanSurvey:
         _take(ctypes.addressof(self.struct), intake.struct, batch.struct, which)
 
     def facts(self) -> Facts:
-        """Return what was counted."""
+        """Return the counts of the survey."""
         of = self.struct
         placed = tuple(np.flatnonzero(self._placed).tolist())
         return Facts(
@@ -376,7 +376,7 @@ class PlanSurvey:
         _begin_again(ctypes.addressof(self.struct), intake.struct, which == _GROWN)
         source.each(intake, lambda batch: self.take(batch, intake, which))
 
-    def _found(self) -> Any:
+    def _found(self) -> np.ndarray:
         """Return RESIDENT, by tier and object, of objects that are needed first, or grow."""
         if not self.struct.residents.used:
             return np.zeros(0, RESIDENT)
@@ -444,7 +444,7 @@ class Later(Reader):
             )
 
     def _busiest_ns(self, tiers: Collection[int]) -> int:
-        def moves() -> Iterator[tuple[Any, Any]]:
+        def moves() -> Iterator[tuple[np.ndarray, np.ndarray]]:
             for rows in self._rows("ts_ns", "op", "tier", "length_bytes"):
                 moves = (rows["op"] != DELETE) & np.isin(rows["tier"], list(tiers))
                 yield rows["ts_ns"], np.where(moves, rows["length_bytes"], 0)
@@ -478,7 +478,7 @@ class Later(Reader):
             f" has no steady state; take {instead}"
         )
 
-    def _rows(self, *columns: str) -> Iterator[dict[str, Any]]:
+    def _rows(self, *columns: str) -> Iterator[dict[str, np.ndarray]]:
         names = columns if self._node is None else (*columns, "node")
         for batch in self._reader.batches(names):
             rows = Batch.of(batch, names).columns
@@ -523,16 +523,21 @@ class Loader:
     One thread at a time.
     """
 
-    def __init__(self, source: TraceSource, planned: int, populated: tuple[Any, Any, Any]) -> None:
+    def __init__(
+        self,
+        source: TraceSource,
+        planned: int,
+        populated: tuple[np.ndarray, np.ndarray, np.ndarray],
+    ) -> None:
         """Lay the `planned` rows of `source`.
 
-        `populated`: tier, object and bytes of what lies there before the run.
+        `populated`: tier, object and bytes of the objects that exist before the run.
         """
         self._source, self._planned, self._populated = source, planned, populated
         self._reading: Generator[pa.RecordBatch] | None = None
         self._batch: Batch | None = None
         self._plan: int | None = None
-        self._free: Callable[[], Any] = lambda: None
+        self._free: Callable[[], object] = lambda: None
         self.rows = RowRing(0)
         """The ring."""
 
@@ -593,7 +598,7 @@ class Loader:
 
         Return how many are laid.
 
-        TraceError if the trace is not what it was in the first pass.
+        TraceError if the trace has changed since the first pass.
         """
         plan, intake, rows = self.plan_address, self._intake, self.rows
         until = self._planned if until is None else min(until, self._planned)
@@ -629,7 +634,7 @@ class Loader:
         self._reading = self._batch = None
 
     def close(self) -> None:
-        """Stop reading, and free what is known of objects; rows that were laid stay."""
+        """Stop reading, and free the state of objects; rows that were laid stay."""
         self._stop_reading()
         self._free()
         self._plan = None
@@ -648,11 +653,11 @@ class TraceWindow:
     span_ns: int
     """From the trace's start to its last row in the window."""
     skipped_rows: dict[int, int]
-    """By tier without a target: its rows in the window."""
+    """Number of rows in the window, by tier without a target."""
     loader: Loader
     """Lays the rows for the engine."""
     reader: Reader
-    """Of the trace, or of the part of it that begins later."""
+    """Reader of the trace, or of the part of it that begins later."""
     begin_ns: int | None
     """When that part begins; null for the trace's start."""
     part: str | None
@@ -664,7 +669,7 @@ class TraceWindow:
         return self.facts.rows
 
     def say(self) -> None:
-        """Log what a later part of a trace holds.
+        """Log a description of a later part of a trace.
 
         Without reads, or writes, a run tells nothing of them.
         """
@@ -718,7 +723,7 @@ def compile_window(
         residency, facts = survey.residency(source), survey.facts()
     finally:
         survey.close()
-    # What Arrow keeps of batches for others to come is as much as a window of rows.
+    # Arrow would otherwise keep as much memory for later batches as a window of rows takes.
     pa.default_memory_pool().release_unused()
     taken = intake.struct
     if residency.lost_read is not None and not is_done:
@@ -792,7 +797,7 @@ def to_part(meta: Metadata, tier: int, here: int) -> int:
     return here if nodes is None or apart is UNSET else len({node // apart for node in nodes})
 
 
-def populated_rows(residency: Residency, wanted: Any = slice(None)) -> RowRing:
+def populated_rows(residency: Residency, wanted: np.ndarray | slice = slice(None)) -> RowRing:
     """Return rows that write what the window reads but never wrote, or those `wanted` (bool) of it,
     as version 0.
     """
@@ -815,14 +820,14 @@ NO_QOS = -1
 class Asked:
     """Requests in order of request_id, numpy columns of one length."""
 
-    request_id: Any
-    arrival_ns: Any
+    request_id: np.ndarray
+    arrival_ns: np.ndarray
     """From the start of the trace."""
-    input_tokens: Any
-    qos: Any
+    input_tokens: np.ndarray
+    qos: np.ndarray
     """int8: codes of the service class; -1 if unknown."""
 
-    def places(self, request_id: Any) -> Any:
+    def places(self, request_id: np.ndarray) -> np.ndarray:
         """Return the index of each of `request_id` (sorted); -1 if absent."""
         if not len(self.request_id):
             return np.full(len(request_id), -1)
@@ -841,7 +846,7 @@ def read_asked(path: Path, trace: Metadata) -> Asked:
             f"--requests {path}: from another simulation than the trace; make both with one kvtrace"
             " gen --requests-out"
         )
-    parts: list[list[Any]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
+    parts: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
     for batch in reader.batches(_COLUMNS):
         for part, name in zip(parts, _COLUMNS, strict=True):
             values = batch.column(name)

@@ -5,6 +5,8 @@ The C programs are `probes.bpf.c` and what it includes: `filter.bpf.h` (whose I/
 `probes.bpf.o`, which the system's libbpf fits to the running kernel by its BTF (CO-RE): users need
 no compiler and no header files. `kernel.bpf.h` is what they are written in there; `bcc.bpf.h` is
 the same for BCC, which compiles them where a kernel has no BTF.
+
+This folder imports `tiers`.
 """
 
 from enum import StrEnum

@@ -38,12 +38,12 @@ from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 C = header(
     *(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app"))
 )
-"""What the programs say of what they share with Python."""
+"""The types that the C programs share with Python."""
 SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
-    """Return the histogram of the counts in `slots`, whose values sum to `total_ns`.
+    """Return the histogram of the counts in `slots`; the times sum to `total_ns`.
 
     Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q)
     values.
@@ -77,9 +77,9 @@ def log2(fine: Sequence[Bucket]) -> list[Bucket]:
 
 
 def _named(enum: str) -> tuple[str, ...]:
-    """Return what `enum` counts, as outputs name it.
+    """Return the names of the counters in `enum`, as outputs have them.
 
-    Its enumerators before the one that is their number.
+    These are its enumerators, without the last, which is their number.
     """
     names = C.enums[enum][: C.enums[enum].index(f"{enum}s".upper())]
     return tuple(
@@ -91,7 +91,7 @@ DIRECTIONS, COUNTS, KINDS, CALLS, CALL_COUNTS = map(
     _named, ("direction", "count", "kind", "call", "call_count")
 )
 CONFIG, REQUEST, EVENT, AMOUNT = map(C.dtype, ("config", "request_state", "event", "amount"))
-"""Of REQUEST and EVENT, 0 stands for a time that was not seen."""
+"""Structs of the programs; in REQUEST and EVENT, a time of 0 was not seen."""
 _SHARED, _LINE_BYTES = C.dtype("shared"), 64
 SHARED = np.dtype([("values", _SHARED), ("unused", "u1", -_SHARED.itemsize % _LINE_BYTES)])
 NUMBER = np.dtype([("value", "<u8")])
@@ -110,7 +110,7 @@ VALUES = {
     "seconds": AMOUNT,
     "zones": AMOUNT,
 }
-"""Of the hash tables."""
+"""Types of the values in the hash tables."""
 
 
 LIBRARY = "libbpf.so.1"
@@ -532,7 +532,7 @@ def check_root() -> None:
 
 
 def check_available(backend: Backend = Backend.AUTO) -> Backend:
-    """Return what fits the probes to this kernel, of what `backend` allows.
+    """Return the backend that can load the probes into this kernel, among those `backend` allows.
 
     ProbeUnavailable if there is no root, tracefs, libbpf, or neither BTF nor BCC; or the kernel is
     locked down.
@@ -562,7 +562,7 @@ def check_available(backend: Backend = Backend.AUTO) -> Backend:
 
 
 def check_lockdown(path: Path) -> None:
-    """Raise ProbeUnavailable if `path` says that the kernel lets nobody read its memory."""
+    """Raise ProbeUnavailable if `path` says that the kernel forbids all reads of its memory."""
     if path.exists() and "[confidentiality]" in path.read_text(encoding="utf-8"):
         raise ProbeUnavailable(
             "the kernel is locked down (confidentiality): boot with lockdown=integrity or none"
@@ -578,16 +578,16 @@ def tracefs() -> Path:
 
 
 MINOR_BITS = 20
-"""Of a device number inside the kernel."""
+"""Bits of the minor number in the kernel's device numbers."""
 ZONES = 1024
-"""Of the map of where a disk is read and written."""
+"""Zones in the map of the offsets at which a disk is read and written."""
 MIN_ZONE_SHIFT = 11
 _SYS = Path("/sys")
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A device whose requests the probes see."""
+    """A device with requests that the probes see."""
 
     name: str
     number: int
@@ -630,7 +630,7 @@ def _number(said: str) -> int:
 
 
 def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
-    """Return the numbers of all devices whose I/O any of `disks` does.
+    """Return the numbers of all devices that send their I/O to any of `disks`.
 
     Itself, partitions, dm and md upon them.
     """
@@ -664,9 +664,9 @@ def device_name(number: int, sys: Path = _SYS) -> str:
 
 
 COMM_BYTES = 16
-"""Of a process's name in the kernel, its ending zero included."""
+"""Length of a process's name in the kernel, its terminating zero included."""
 OBJECT = Path(__file__).parent / "probes.bpf.o"
-"""What `make bpf` makes of probes.bpf.c."""
+"""The output of `make bpf` for probes.bpf.c."""
 _OLD, _NEW = {"block_rq_insert", "block_rq_issue_first"}, {"block_io_start", "block_rq_issue"}
 """Programs of kernels before 6.5 and of later ones, by whether there is a tracepoint
 block_io_start.
@@ -774,7 +774,7 @@ def missing(sections: dict[str, str], events: Path) -> set[str]:
 
 
 def uring_places(events: Path) -> dict[str, int] | None:
-    """Return where io_uring's tracepoints have what we need.
+    """Return the offsets of the fields that we need in io_uring's tracepoints.
 
     Null if they have not, so that its calls are not seen.
     """

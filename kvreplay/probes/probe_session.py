@@ -99,13 +99,13 @@ class Session:
     """
 
     def __init__(self, wanted: Filter, writer: Writer | None) -> None:
-        """Attach the probes for who passes `wanted`.
+        """Attach the probes for the processes and devices that pass `wanted`.
 
         Requests go to `writer` as rows of blocks, or nowhere.
 
         Once `journal` is set it takes them, too, as they come.
 
-        ConfigError if nobody can pass the filter. ProbeUnavailable if this machine cannot run them.
+        ConfigError if nothing can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
         wanted.check()
         self._programs, self._writer = load(wanted, has_events=writer is not None), writer
@@ -183,7 +183,7 @@ PROGRAMS = (
     "block_rq_issue_first",
     "block_rq_complete",
 )
-"""In the order in which they are taken off: what begins a request before what ends it."""
+"""The order of detaching: programs that begin a request before those that end it."""
 
 
 ERRNO = {0: 0, 1: 95, 2: 110, 3: 28, 4: 67, 5: 121, 6: 52, 7: 61, 8: 84, 9: 12, 10: 5}
@@ -204,7 +204,7 @@ _OPERATION_MASK = 0xFF
 
 
 def rwbs(flags: int, bits: Mapping[str, int]) -> str:
-    """Return the kernel's letters for a request's `flags`, whose `bits` are the running kernel's."""
+    """Return the kernel's letters for a request's `flags`; `bits` are those of the running kernel."""
     before = "F" if flags >> bits["__REQ_PREFLUSH"] & 1 else ""
     after = "".join(letter for name, letter in _FLAGS if name in bits and flags >> bits[name] & 1)
     return before + _OPERATIONS.get(flags & _OPERATION_MASK, "N") + after
@@ -224,7 +224,7 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
     Times are from `start_ns`, the monotonic clock's at the start of the run.
     """
     events = np.frombuffer(data, dtype=EVENT)
-    columns: dict[str, Any] = {}
+    columns: dict[str, pa.Array] = {}
     for name, source in (
         ("insert_ns", "queue_ns"),
         ("issue_ns", "issue_ns"),
@@ -257,7 +257,7 @@ def _mapped(values: np.ndarray, name: Callable[[Any], Any], type_: pa.DataType) 
 
 @contextmanager
 def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield what appends rows of blocks to a file in `folder` at once.
+    """Yield a function that appends rows of blocks to a file in `folder` at once.
 
     It is what is left of a probe that is killed.
     """
@@ -732,7 +732,7 @@ _SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probes during a replay found, or why there were none."""
+    """The results of the probes during a replay, or the reason why there were none."""
 
     reason: str | None
     """Why they were left out; None if they measured."""
@@ -759,7 +759,7 @@ class Probed:
         return None if start_ns is None or self.started_ns is None else start_ns - self.started_ns
 
     def facts(self) -> ProbesNote:
-        """Return what run.json says of them."""
+        """Return the note on the probes for run.json."""
         if self.content is None:
             return ProbesNote(is_measured=False, reason=self.reason)
         return ProbesNote(

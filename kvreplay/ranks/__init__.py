@@ -1,5 +1,4 @@
-"""One replay on any number of hosts.
+"""One replay on any number of hosts: each rank of an MPI job replays its part of the trace.
 
-Each rank of an MPI job replays its part of the trace, started together. Imports run, result and
-plan.
+It imports `plan`, `result` and `run`.
 """

@@ -236,7 +236,7 @@ _LAUNCHED = (
     "MPI_LOCALNRANKS",
     "PALS_RANKID",
 )
-"""What launchers tell those they start.
+"""Environment variables by which launchers tell a process its rank.
 
 Open MPI, PMIx (Slurm's, too), PMI (MPICH, Intel MPI, Slurm's), PALS.
 """
@@ -283,8 +283,11 @@ def begin(timeout: str) -> Ranks:
 ROUNDS = 200
 _PING, _PONG, _RESULT = 11, 12, 13
 
+Communicator = Any
+"""An `mpi4py.MPI.Comm`; mpi4py ships no types."""
 
-def send_pings(comm: Any, other: int, timeout_s: float) -> None:
+
+def send_pings(comm: Communicator, other: int, timeout_s: float) -> None:
     """Measure the clock of rank `other` against ours, as rank 0, and send it the result.
 
     TimeoutError if it is deaf.
@@ -303,7 +306,9 @@ def send_pings(comm: Any, other: int, timeout_s: float) -> None:
     comm.Send(result.cast("B"), other, _RESULT)
 
 
-def answer_pings(comm: Any, serve: Callable[[], bool], timeout_s: float) -> tuple[int, int]:
+def answer_pings(
+    comm: Communicator, serve: Callable[[], bool], timeout_s: float
+) -> tuple[int, int]:
     """Let rank 0 measure our clock.
 
     Return its offset and error in ns, or zeros if `serve` says to give up.
@@ -353,9 +358,9 @@ _QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.005
 _DEAF_S = 1.0
 """A replay that is silent for less is not worth a word."""
 _STOOD_S = 4 * BEAT_S
-"""Between two signs of life of our own: who stood still so long himself heard nobody."""
+"""If this process was suspended this long, missed heartbeats of others prove nothing."""
 _EXCHANGE, _SYNC, _GONE = 0, 1, 2
-"""What a rank is about to do with the others."""
+"""Kinds of the next step that a rank takes together with the others."""
 
 
 class Relay:
@@ -382,7 +387,7 @@ class Relay:
         self._beat_at, self._ponged = now, now
         self._deaf_s, self._used = 0.0, 0
         self._code: int | None = None
-        """What the replay left with."""
+        """Exit code of the replay."""
         self._is_gone, self._said_bye = False, False
         self._waiting: FromReplay | None = None
         self.lost: str | None = None
@@ -403,7 +408,7 @@ class Relay:
         return 1 if self._code is None else self._code
 
     def _together(self) -> bool:
-        """Do with all ranks what the replays ask for; return whether all are gone."""
+        """Serve the requests of the replays with all ranks; return whether all ranks have left."""
         asked, self._waiting = self._waiting, None
         data = asked.data if isinstance(asked, Exchange) else b""
         kind = _GONE if asked is None else _SYNC if asked is Sign.SYNC else _EXCHANGE
@@ -477,7 +482,7 @@ class Relay:
         return True
 
     def _serve(self, rest_s: float) -> None:
-        """Take what the replay and the other ranks say, for so long.
+        """Receive messages of the replay and of the other ranks for `rest_s`.
 
         Give and look for signs of life.
         """
@@ -548,7 +553,7 @@ class Relay:
         return None
 
     def _bury(self) -> None:
-        """Note what became of the replay."""
+        """Record how the replay's process ended."""
         _, status = os.waitpid(self._pid, 0)
         self._is_gone, self._code = True, os.waitstatus_to_exitcode(status)
         if not self._said_bye:
@@ -604,7 +609,7 @@ class Relay:
 
 
 def _cpu_ticks(pid: int) -> int:
-    """Return what a process has had of processors so far, in the kernel's ticks."""
+    """Return the CPU time of a process so far, in the kernel's ticks."""
     with (
         suppress(OSError),
         open(f"/proc/{pid}/stat", "rb") as file,  # noqa: PTH123 - twice a second, of the kernel

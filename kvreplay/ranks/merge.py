@@ -36,7 +36,8 @@ from kvreplay.result.cause import is_late
 from kvreplay.result.figures import added, least, mlperf_figures, most, slowest
 from kvreplay.result.summarize import skipped_notes
 from kvreplay.result.verdict import judged_run
-from kvreplay.run.replay import Interrupted, recover
+from kvreplay.run.recover import recover
+from kvreplay.run.replay import Interrupted
 from kvtrace.core.errors import DeviceError, FailedOperations, KvError, RankLost
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.metrics.distribution import ERROR
@@ -318,8 +319,9 @@ def _verification(runs: Sequence[RunFile]) -> Verification | None:
 
 
 def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what the first rank says of a tier, or of a drive, with the bytes that all ranks wrote
-    there first.
+    """Return the first rank's facts of a tier or drive.
+
+    The bytes written there before the run are those of all ranks.
     """
     written = total([facts.get("written_first_bytes") for facts in of])
     found = of[0] if written is None else of[0] | {"written_first_bytes": written}
@@ -332,15 +334,15 @@ def _laid_out(of: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _device_io(parts: Sequence[PartRun]) -> dict[str, DeviceIo]:
-    """Return what each device of each host moved.
+    """Return the I/O counters of each device of each host.
 
-    Ranks that share one saw the same, the widest look counts.
+    Ranks that share a device saw the same I/O; the counters over the longest time count.
     """
     seen: dict[tuple[str, str], tuple[str, list[DeviceIo]]] = {}
     for part in parts:
         if part.run is None:
             continue
-        devices: dict[str, Any] = {}
+        devices: dict[str, object] = {}
         for name, facts in part.run.drives():
             devices |= {
                 known: facts.get("device") for known in (name, f"{name}:{facts.get('target')}")
@@ -603,7 +605,7 @@ def first_gone(parts: Sequence[PartRun]) -> str | None:
 
 
 BEHIND_SHARE, BEHIND_NS = 0.05, 50_000_000
-"""Of the median rank's time, and in all: who ends later by less holds nobody up."""
+"""A rank is behind if it ends later than the median rank by both: a share of its time, and ns."""
 _OTHERWISE = (
     "device_busy_share",
     "device_time_share",
@@ -618,12 +620,12 @@ _MEANS = [
 ]
 """Shares of `Evidence` of which all ranks together have the average."""
 _MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
-"""Of these they have what the rank with the most has."""
+"""All ranks together have the maximum of these figures over the ranks."""
 _MEDIANS = ("doubling_gain", "slowdown")
 IN_MEMORY = ("memory", "gpu")
 """Engines of tiers that are no storage."""
 MORE = 1.2
-"""Times what the median rank has, or takes."""
+"""A rank stands out from this multiple of the median rank's value."""
 
 
 def merged_verdict(
@@ -682,7 +684,7 @@ def _rate(
     recorder: OperationRecorder[TableTier],
     kinds: Sequence[int],
 ) -> TierRate:
-    """Return what a tier was asked and reached on all ranks together, by its `kinds`."""
+    """Return the offered and the delivered load of a tier on all ranks, from its `kinds`."""
     judged, of_tier = (
         [run.summary.judgement for run in runs],
         [f for f in figures if f.tier == tier],
@@ -782,7 +784,7 @@ def straggler(parts: Sequence[PartRun]) -> Straggler | None:
 
 
 def _why(last: PartRun, others: Sequence[PartRun], behind_ns: int) -> str:
-    """Return why a rank ended last, by what differs most from the others."""
+    """Return why a rank ended last: the largest difference from the other ranks."""
     still_ns = last.report.stood_still_ns or 0
     if still_ns >= behind_ns / 2:
         return f"its process did not run for {format_duration(still_ns)}: stopped, or without a CPU"

@@ -6,8 +6,8 @@ Nodes and users are assigned to ranks round-robin, in the order in which the tra
 objects by a hash of their numbers. Background work on an object goes to the rank that wrote it
 last. Where ranks touch the same object, each has its own copy, written before the run; a delete of
 such an object is left out if its rank goes on to read what another wrote since. All that is
-counted. The choice is made row by row in C (`native/partition.c`). `target_of` gives each rank a
-folder or file of its own below what `--tier` names.
+counted. The choice is made row by row in C (`native/partition.c`). `run/rank_targets.py` gives
+each rank a folder or file of its own below what `--tier` names.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -26,13 +25,11 @@ import numpy as np
 from kvreplay.plan.pacing import Repeated
 from kvreplay.plan.replay_config import PartitionBy
 from kvreplay.plan.row_ring import DELETE, REPLAY
-from kvreplay.plan.target_safety import check_target
-from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
-from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.run_file import RANK_FOLDER, PartitionNote
+from kvtrace.core.run.run_file import PartitionNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 
@@ -75,9 +72,9 @@ class PartitionOptions:
     ranks: int
     limit: Limit
     tiers: frozenset[int]
-    """Those with a target, whose bytes count for a limit of bytes."""
+    """Indexes of the tiers with a target; their bytes count towards a limit of bytes."""
     requests: Path | None = None
-    """The requests table, whose sessions are the users."""
+    """Path of the requests table, which has the session (the user) of each request."""
     warmup_rows: int | None = None
 
 
@@ -166,11 +163,11 @@ class _Pass:
         self._reader, self._by, self._asked = reader, by, asked
         self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
         self._rank_of: dict[tuple[int, int], int] = {}
-        """Rank by what is kept together: a node, or whether a user is a session, and its number."""
+        """Rank by partition key: a node, or whether a user is a session, and its number."""
         self.own = np.zeros(0, OWN)
-        """By object."""
+        """Structs OWN by object id."""
         self._of_request = np.zeros(0, np.int16)
-        """By request: the rank + 1; -1 if several."""
+        """The rank + 1 of each request, by its id; -1 for several ranks."""
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
         self.rows_of, self.bytes_of = (
@@ -180,7 +177,7 @@ class _Pass:
         self.rows, self.is_cut = 0, False
         self._moved = 0
 
-    def batches(self) -> Iterator[tuple[dict[str, Any], Any]]:
+    def batches(self) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
         """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
         for batch in self._reader.batches(_COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in _COLUMNS}
@@ -194,7 +191,7 @@ class _Pass:
             if self.is_cut:
                 return
 
-    def _admitted(self, rows: dict[str, Any]) -> int:
+    def _admitted(self, rows: dict[str, np.ndarray]) -> int:
         limit, count = self._asked.limit, len(rows["ts_ns"])
         if limit.rows is not None:
             return min(count, limit.rows - self.rows)
@@ -207,7 +204,7 @@ class _Pass:
             return int(np.searchsorted(total, limit.moved_bytes, side="right"))
         return count
 
-    def _ranks(self, rows: dict[str, Any]) -> Any:
+    def _ranks(self, rows: dict[str, np.ndarray]) -> np.ndarray:
         objects, requests = rows["object_id"], rows["request_id"]
         if self._by is PartitionBy.NODE:
             wanted = self._hands(rows["node"])
@@ -228,7 +225,7 @@ class _Pass:
         self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
         return ranks
 
-    def _hands(self, keys: Any) -> Any:
+    def _hands(self, keys: np.ndarray) -> np.ndarray:
         """Return the rank of each of `keys`.
 
         Those not seen before are assigned to one rank after the other.
@@ -266,7 +263,7 @@ class _Pass:
         )
 
 
-def _grown(array: Any, length: int, column: str) -> Any:
+def _grown(array: np.ndarray, length: int, column: str) -> np.ndarray:
     """Return `array` with room for `length`; pages that are not touched take no memory."""
     if length > _MOST_IDS:
         raise ConfigError(
@@ -279,7 +276,7 @@ def _grown(array: Any, length: int, column: str) -> Any:
     return more
 
 
-def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
+def _needless(reader: Reader, own: np.ndarray, mine: np.ndarray) -> Sequence[int]:
     """Return which of the rows `mine` would delete what its rank reads later, because another rank
     wrote it since.
     """
@@ -307,7 +304,7 @@ def _needless(reader: Reader, own: Any, mine: Any) -> Sequence[int]:
 
 
 def _write(
-    reader: Reader, path: Path, mine: Any, note: PartitionNote, rank: int, whole: _Pass
+    reader: Reader, path: Path, mine: np.ndarray, note: PartitionNote, rank: int, whole: _Pass
 ) -> None:
     meta, once = reader.meta, Repeated(reader, whole.rows, 1)
     share = {
@@ -345,65 +342,12 @@ def _write(
 
 
 OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
-"""Of an object; and of one that several ranks touch, in a tier."""
+"""Structs of an object, and of an object of a tier that several ranks touch."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
 _find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)
 
 
-def _partition_rows(rows: Mapping[str, Any], first_row: int = 0) -> Structure:
+def _partition_rows(rows: Mapping[str, np.ndarray], first_row: int = 0) -> Structure:
     columns = {name: rows[name] for name in _ASSIGNED_COLUMNS if name in rows}
     return Structure(REPLAY, "PartitionRows", rows=len(rows["op"]), first_row=first_row, **columns)
-
-
-RANK, LOCAL = "{rank}", "{local}"
-"""In a target: the number of the rank, and its number among the ranks of its host."""
-
-
-def target_of(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
-    """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
-
-    ConfigError if ranks of one host would share a block device. DeviceError if a directory is
-    missing, or not to be written to.
-    """
-    if named(target) is not None:
-        return target
-    local = hosts[:rank].count(hosts[rank])
-    if RANK in target or LOCAL in target:
-        return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
-    if "://" in target:
-        return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
-    found = []
-    for path in paths_of(target):
-        if path.is_block_device():
-            if hosts.count(hosts[rank]) > 1:
-                raise ConfigError(
-                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]}"
-                    f" would share {path}; name a device or partition for each, such as"
-                    f" /dev/nvme{LOCAL}n1"
-                )
-            found.append(path)
-        elif path.is_file() or path.suffix == FILE_SUFFIX:
-            found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
-        else:
-            check_target(path, is_shared=True)
-            folder = path / RANK_FOLDER.format(rank)
-            try:
-                folder.mkdir(exist_ok=True)
-            except OSError as error:
-                raise DeviceError(f"{folder}: {error.strerror}") from None
-            found.append(folder)
-    return ",".join(map(str, found))
-
-
-def leave(targets: Sequence[str]) -> None:
-    """Remove the folders of a rank that are empty."""
-    for target in targets:
-        if named(target) is None and "://" not in target:
-            for path in paths_of(target):
-                if (
-                    path.name.startswith(RANK_FOLDER.format(0)[:5])
-                    and path.is_dir()
-                    and not any(path.iterdir())
-                ):
-                    path.rmdir()

@@ -1,4 +1,4 @@
-"""What each rank left of a run, and the figures of all ranks together.
+"""The files that each rank leaves of a run, and the figures of all ranks together.
 
 Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together
 after a crash too. One recorder takes the rows of every rank's ops.parquet in the order of the
@@ -55,11 +55,11 @@ RANK_FILE = "rank.json"
 
 
 class Ordered(msgspec.Struct, frozen=True, kw_only=True):
-    """What all ranks were asked to do: the content of ranks.json."""
+    """The order to all ranks: the content of ranks.json."""
 
     count: int
     hosts: list[str]
-    """By rank."""
+    """Host names by rank."""
     library: str | None
     argv: list[str]
     config: Config
@@ -69,7 +69,7 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     """As given to rank 0."""
     is_forced: bool = False
     partition: PartitionBy | None = None
-    """What the trace is partitioned by; null: as the trace suggests."""
+    """The key that partitions the trace; null: chosen from the trace."""
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     is_idle: bool = False
     """Its part is empty."""
     error: str | None = None
-    """What went wrong after all had begun."""
+    """The error that occurred after all ranks had begun."""
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
     clock_drift_ns: int | None = None
@@ -109,7 +109,7 @@ class PartRun:
     """Empty if it did not come to its end."""
     has_ended: bool
     trouble: str | None = None
-    """Why what it left cannot be read."""
+    """Why its files cannot be read."""
     late_ns: int = 0
     """How much later it began than the first rank."""
 
@@ -118,7 +118,7 @@ class PartRun:
         """As in its run.json; idle if its part was empty, lost if it left nothing or died."""
         if self.run is None:
             return "idle" if self.report.is_idle else "lost"
-        # A recovered run is partial, too; who died did not say so.
+        # A recovered run is partial, too: a process that died did not report it.
         return self.run.status if self.has_ended else "lost"
 
     @property
@@ -133,7 +133,7 @@ class PartRun:
 
     @property
     def bytes(self) -> int:
-        """What it read and wrote, on tiers where bytes move."""
+        """Bytes that it read and wrote, on tiers that move data."""
         return sum(f.bytes or 0 for f in self.figures if f.op != "delete" and not f.is_simulated)
 
     @property
@@ -202,7 +202,7 @@ def record_ranks(parts: Sequence[PartRun], tiers: Sequence[str], criteria: Crite
 
 
 def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:
-    """Return what the ranks' figures say of a tier; null if none of them used it."""
+    """Return the figures of a tier over all ranks; null if none of them used it."""
     figures = [f for part in parts for f in part.figures if f.tier == tier]
     if not figures:
         return None
@@ -292,7 +292,7 @@ def merge_checkpoints(
 
     None if no rank saved or restored one. `tiers` are the trace's names.
     """
-    each: dict[tuple[Any, ...], list[Checkpoint]] = {}
+    each: dict[tuple[object, ...], list[Checkpoint]] = {}
     known = [(part, part.run) for part in parts if part.run is not None]
     for part, run in known:
         for found in [] if run.checkpoints is None else run.checkpoints.each:
@@ -325,7 +325,7 @@ class _RankRequests:
     """
 
     def __init__(
-        self, parts: Sequence[PartRun], moves: Any, criteria: Criteria, *, is_open_loop: bool
+        self, parts: Sequence[PartRun], moves: np.ndarray, criteria: Criteria, *, is_open_loop: bool
     ) -> None:
         """Know the requests that `parts` served; `moves` says by tier whether data moves there."""
         kept = [run.requests for part in parts if (run := part.run) is not None]
@@ -401,8 +401,8 @@ class _Served:
         self._batches = open_table(path, SERVED).batches(self.COLUMNS)
         self._rows = {name: np.zeros(0, np.int64) for name in self.COLUMNS}
 
-    def up_to(self, below: int) -> dict[str, Any]:
-        """Return the columns of the requests whose id is less than `below`, and forget them."""
+    def up_to(self, below: int) -> dict[str, np.ndarray]:
+        """Return the columns of the requests with an id below `below`, and forget them."""
         parts = [self._rows]
         while not len(parts[-1]["request_id"]) or parts[-1]["request_id"][-1] < below:
             batch = next(self._batches, None)
@@ -423,7 +423,7 @@ class _Loaders:
         self._first = np.zeros(0, np.int64)
         self._last = np.zeros(0, np.int64)
 
-    def add(self, ids: Any, ranks: Any) -> None:
+    def add(self, ids: np.ndarray, ranks: np.ndarray) -> None:
         """Note that `ranks` load something of the requests `ids`, one a row."""
         ids, first, last = (
             np.concatenate(pair)
@@ -435,7 +435,7 @@ class _Loaders:
         np.minimum.at(self._first, index, first)
         np.maximum.at(self._last, index, last)
 
-    def pop(self, ids: Any) -> tuple[Any, Any]:
+    def pop(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the first and the last rank for each of `ids`, rising; -1 for none.
 
         They are forgotten.

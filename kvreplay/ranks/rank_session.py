@@ -24,13 +24,13 @@ import msgspec
 
 from kvreplay.plan.output_directory import check_output, make_directory, remove_empty, remove_stale
 from kvreplay.plan.replay_config import MAX_SEED, PartitionBy
-from kvreplay.plan.tier_targets import STORAGE, paths_of, tier_indices
-from kvreplay.ranks import partition
+from kvreplay.plan.tier_targets import paths_of, tier_indices
 from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.merge import merge_ranks, merged_error
 from kvreplay.ranks.partition import Part, PartitionOptions, write_part
 from kvreplay.ranks.parts import RANK_FILE, RANKS_FILE, Ordered, RankReport
-from kvreplay.run.replay import FinishedRun, Replay, check_config, replay
+from kvreplay.run.rank_targets import rank_target, remove_rank_folders
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
@@ -40,7 +40,7 @@ from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
 
 WAIT_S = 10.0
-"""For the others to write what they have, if they cannot be asked."""
+"""Time for the other ranks to write their results, if they cannot be reached."""
 _GOLDEN = 0x9E3779B97F4A7C15
 """Seeds of ranks lie this far apart.
 
@@ -61,7 +61,7 @@ class RankSession:
     def replay(self, asked: Replay) -> FinishedRun:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
         config, output = asked.config, asked.output
-        check_config(config)
+        asked.check_options()
         if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
@@ -96,7 +96,7 @@ class RankSession:
         return FinishedRun(run, merged_error(run, output))
 
     def follow(self) -> None:
-        """Do what rank 0 orders until it orders nothing more."""
+        """Carry out the orders of rank 0 until there are no more."""
         while True:
             try:
                 data = self.ranks.exchange(b"")[0]
@@ -122,7 +122,7 @@ class RankSession:
             self.ranks.exchange(b"")
 
     def _all(self, order: Ordered, asked: Replay) -> None:
-        """Do our part, and bring what all left to rank 0.
+        """Replay this rank's part, and bring the results of all ranks to rank 0.
 
         KvError if a rank could not be prepared, so none began.
         """
@@ -133,7 +133,7 @@ class RankSession:
         error: KvError | None = None
         try:
             output.mkdir(exist_ok=True)
-            # Of an earlier run: who finds it must know that this one has ended.
+            # A file of an earlier run: a reader must see that this run has ended.
             (folder / RANK_FILE).unlink(missing_ok=True)
             part = self._part(order)
             self._mine(asked, part, folder, meeting)
@@ -180,8 +180,7 @@ class RankSession:
         if not part.planned:
             return
         targets = {
-            n: partition.target_of(n, target, rank, self._hosts)
-            for n, target in config.tiers.items()
+            n: rank_target(n, target, rank, self._hosts) for n, target in config.tiers.items()
         }
         seed = (
             config.seed
@@ -200,7 +199,7 @@ class RankSession:
             replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
         finally:
             if not config.is_kept:
-                partition.leave(list(targets.values()))
+                remove_rank_folders(list(targets.values()))
 
     def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
         before = after = meeting.before
@@ -245,7 +244,7 @@ class Meeting:
         self.before = Instant()
         """How our clock stood to rank 0's when all began."""
         self.start_ns: int | None = None
-        """By our clock; null if it was never agreed."""
+        """Common start on this host's clock; null if the ranks never agreed on one."""
         self.late_ns: int | None = None
         """How much later we began."""
 
@@ -377,9 +376,9 @@ class Alongside:
             ranks.exchange(b"")
 
     def together(self, do: Callable[[], T]) -> T:
-        """Return what `do` returns, if it can be done on all ranks.
+        """Return the result of `do` if it succeeds on all ranks.
 
-        KvError if it cannot, on this rank or on another.
+        KvError if it fails on this rank or on another.
         """
         meeting = Meeting(self.ranks)
         try:
@@ -390,7 +389,7 @@ class Alongside:
         meeting.ready()
         return found
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks, by rank; null for a rank that is gone."""
         replies = self.ranks.exchange(msgspec.msgpack.encode(value))
         return [None if data is None else msgspec.msgpack.decode(data) for data in replies]
@@ -411,10 +410,11 @@ class Alongside:
 
 
 def own_client(
-    ranks: Alongside, tiers: dict[str, str], output: Path, *, is_forced: bool
+    ranks: Alongside, tiers: dict[str, str], storage: str, output: Path, *, is_forced: bool
 ) -> tuple[dict[str, str], Path, int]:
-    """Return our rank's targets, its results folder, and how many ranks share the storage's
-    filesystem.
+    """Return our rank's targets, its results folder, and how many ranks share a filesystem.
+
+    `storage` is the tier on whose filesystem they count.
 
     ConfigError, DeviceError if it cannot be, here or on another rank.
     """
@@ -425,15 +425,13 @@ def own_client(
         if rank == 0:
             check_output(output, is_forced=is_forced)
             make_directory(output, MLPERF_FILE)
-        return {
-            n: partition.target_of(n, target, rank, hosts) for n, target in tiers.items()
-        }, output
+        return {n: rank_target(n, target, rank, hosts) for n, target in tiers.items()}, output
 
     own, _ = ranks.together(prepare)
     ranks.together(lambda: make_directory(output, MLPERF_FILE))
     filesystem = (
-        [str(path.stat().st_dev) for path in paths_of(own[STORAGE]) if path.is_dir()]
-        if STORAGE in own
+        [str(path.stat().st_dev) for path in paths_of(own[storage]) if path.is_dir()]
+        if storage in own
         else []
     )
     there = ranks.gather([hosts[rank], *filesystem])
@@ -449,7 +447,7 @@ def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool
 
     Leave our targets `tiers`.
     """
-    partition.leave(list(tiers.values()))
+    remove_rank_folders(list(tiers.values()))
     with suppress(RankLost):
         ranks.ranks.exchange(b"")
     bring(ranks.ranks, output, MLPERF_FILE)
@@ -462,7 +460,7 @@ def is_of_ranks(path: Path) -> bool:
 
 
 def recover_ranks(path: Path) -> FinishedRun:
-    """Write the run of all ranks in `path` from what they left.
+    """Write the run of all ranks in `path` from the files that they left.
 
     ConfigError if it is there already.
     """

@@ -1,1 +1,4 @@
-"""What was measured: tables, figures, run.json, the verdict. Imports plan, tiers and engine."""
+"""The results of a run: tables, figures, run.json, the verdict and its causes.
+
+It imports `plan`, `tiers` and `engine`.
+"""

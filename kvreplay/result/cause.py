@@ -29,9 +29,9 @@ from kvtrace.core.units import percent
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
 DELIVERED_SHARE = 0.95
-"""Of the offered rate: a run that delivers less fell behind."""
+"""A run that delivers a smaller share of the offered rate fell behind."""
 MOST_TOUCH_NS = 2_000
-"""What a fault takes at most, of a small page."""
+"""Upper limit of the time of one fault of a small page."""
 DRIVE, DEPENDENCIES, QUEUE, BLOCK_QUEUE, BUFFERS, DATA, MEMORY, PROCESSOR, COPYING, SUBMISSION, UNKNOWN = (
     "drive", "dependencies", "queue", "block queue", "buffers", "data", "memory", "processor", "copying", "submission",
     "before submission",
@@ -41,7 +41,7 @@ DRIVE, DEPENDENCIES, QUEUE, BLOCK_QUEUE, BUFFERS, DATA, MEMORY, PROCESSOR, COPYI
 def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pace | None:
     """Judge whether an open loop kept pace; None for a closed loop, or if nothing was submitted.
 
-    `driven` tells what waits before submission were for.
+    `driven` has the causes of waits before submission.
     """
     run = recorder.run[0]
     sent, good = int(run["counted_sent"]), recorder.total("good")
@@ -106,9 +106,9 @@ def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, f
 def shares_of(
     recorder: OperationRecorder[Tier], driven: Driven | None, at: Sequence[int]
 ) -> tuple[dict[str, float], float | None]:
-    """Return the shares of the response times of the kinds `at`, added up, by what they were.
+    """Return the shares of each component of the response times of the kinds `at`, added up.
 
-    And what share the operations would have taken unhindered.
+    The second value is the share that the operations would have taken unhindered.
     """
     total = float(recorder.times.total(*recorder.slots(RESPONSE, at)))
     if total <= 0:
@@ -137,7 +137,7 @@ def shares_of(
 def part_counted(recorder: OperationRecorder[Tier], driven: Driven | None) -> float:
     """Return the share of the run's time that figures count.
 
-    What threads and devices did is known of all of it.
+    The counters of threads and devices cover the whole run.
     """
     run = recorder.run[0]
     if driven is None or not (run["left_out"] and run["counted_sent"]):
@@ -148,8 +148,9 @@ def part_counted(recorder: OperationRecorder[Tier], driven: Driven | None) -> fl
 def _before_submission(
     recorder: OperationRecorder[Tier], driven: Driven, added_ns: int, *, is_copied: bool
 ) -> dict[str, float]:
-    """Return what waits before submission, `added_ns` in all, were for, as shares of them, by what
-    the threads counted.
+    """Return the causes of the waits before submission as shares of `added_ns`, their sum.
+
+    The shares follow from the counters of the threads.
 
     What one thread that serves all does is time that all wait for; of a worker for one operation
     only that one waits.
@@ -184,7 +185,7 @@ class Spent:
     stood_ns: float
     """Ready to run, or in the middle of something, and without a processor."""
     touching_ns: float
-    """Having the kernel give pages: who copies asks it for hardly anything else."""
+    """Time of page faults on buffers; threads that copy make hardly any other system calls."""
     making_ns: float
     copying_ns: float
     checking_ns: float
@@ -205,7 +206,7 @@ class Spent:
         if use.kind == "copier":
             touching_ns = use.touching_ns * runs
             faults_ns = max(0.0, min(use.system_ns - touching_ns, use.minor_faults * MOST_TOUCH_NS))
-            # They come within what was timed as something else.
+            # Their time is part of the times of other activities.
             left = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
             making_ns, copying_ns, touching_ns = (
                 making_ns * left,
@@ -218,24 +219,24 @@ class Spent:
 
 
 DOMINANT = 0.5
-"""Of what was lost: less is no cause of its own."""
+"""A cause with a smaller share of the lost time does not limit the run by itself."""
 NOTABLE = 0.1
-"""Of what was lost: less delayed nothing else."""
+"""A smaller share of the lost time did not delay anything else."""
 BUSY = 0.9
-"""Of its time: a device, a thread or threads that were busy for less could have done more."""
+"""A device or thread that was busy for a smaller share of its time could have done more."""
 SCARCE = 0.25
-"""Of the threads' time without a processor.
+"""Share of the threads' time without a processor from which processors are scarce.
 
 A queue that was full meanwhile is no limit, unless the device was BUSY.
 """
 FULL = 0.9
-"""Of the places of a queue: with as many in use it was what bound."""
+"""A queue with at least this share of its places in use limited the run."""
 IDLE = 0.5
-"""A device that was busy for less was not what I/Os waited for."""
+"""I/Os did not wait for a device that was busy for a smaller share of the time."""
 FLAT, RISING = 0.1, 0.5
-"""Gains from doubling what is in flight.
+"""Gains from doubling the operations in flight.
 
-At most, where the drive is at its limit; at least, where it is not.
+A drive at its limit gains at most the first, a drive below it at least the second.
 """
 SLOWED = 8.0
 """Service times this much longer under load.
@@ -243,19 +244,19 @@ SLOWED = 8.0
 Even where they grow from the first I/O on, doubling gained 10 %.
 """
 REACHED = 0.9
-"""Of a limit above the device."""
+"""A limit above the device counts as reached from this share of it."""
 QUEUE_FULL = 0.7
-"""Of the requests that a device's queue takes, on average.
+"""A device's queue counts as full from this share of its places in use, on average.
 
-It was full, but for what comes and goes.
+The rest are places between one request and the next.
 """
 
 
 _SAID = {DRIVE: "service"}
-"""What is said of a share, where its name does not fit all tiers."""
+"""Words for a share whose name does not fit all tiers."""
 
 Cause = tuple[LimitCause | None, str | None]
-"""The cause and what it was seen by.
+"""The cause and the evidence for it.
 
 None and why it is not known; or None twice if nothing held the run back.
 """
@@ -283,9 +284,9 @@ def judge(
 
 
 def _open(found: Evidence, *, copies: bool) -> Cause:
-    """Judge an open loop by what most of its delays was.
+    """Judge an open loop by the largest component of its delays.
 
-    Of service times what is beyond those unhindered.
+    Only the excess of service times over unhindered ones counts as delay.
     """
     shares = delays_of(found.response_shares, found.unhindered_share)
     total = sum(shares.values())
@@ -331,9 +332,9 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
 
 
 def _by(top: str, found: Evidence, waited: str) -> Cause:
-    """Judge a run by what most of its delays was.
+    """Judge a run by the largest component of its delays.
 
-    A limit above the device may be behind what waits for that.
+    A limit above the device may cause waits for the device.
     """
     if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
         moved = (
@@ -373,7 +374,7 @@ _STOOD = ("processor_share", ": kvreplay's threads were runnable without a CPU f
 
 
 def _told(found: Evidence, share: str, said: str) -> str:
-    """Return what is `said` of one of the shares found; empty if it is not known."""
+    """Return the words `said` with the value of a share; empty if the share is unknown."""
     value: float | None = getattr(found, share)
     return "" if value is None else said.format(percent(value))
 
@@ -385,7 +386,7 @@ def _queue_full(found: Evidence) -> str:
 
 
 def _late_submission(found: Evidence, waited: str) -> Cause:
-    """Judge a run whose submitting thread was late, or without that busy while its queue had room."""
+    """Judge late submission: the thread was late, or busy while the queue had room."""
     if unread := _unread(found):
         return unread
     said = f"{waited} late submission" if waited else _in_flight(found)
@@ -418,9 +419,9 @@ def _late_buffers(found: Evidence, waited: str) -> Cause:
 
 
 def _closed(found: Evidence, *, copies: bool) -> Cause:
-    """Judge a closed loop by what most of its queue was.
+    """Judge a closed loop by the largest use of its queue.
 
-    Where it had room, by what the thread that fills it did.
+    If the queue had room, the activity of the thread that fills it decides.
     """
     blocked, held, busy = (
         found.blocked_share or 0.0,
@@ -436,7 +437,7 @@ def _closed(found: Evidence, *, copies: bool) -> Cause:
     # Where nothing that was due waited for a place, the depth was no limit.
     is_free = found.held_share == 0 and not _is_drive(found)
     full, unread = 0.0 if is_free else found.in_flight_mean / found.queue_depth, _unread(found)
-    # What the threads that submit did, if that is a cause of its own.
+    # The activities of the submitting threads, if they are a cause of their own.
     shares = {
         DATA: found.starved_share or 0.0,
         PROCESSOR: found.processor_share or 0.0,
@@ -477,7 +478,7 @@ def _unread(found: Evidence) -> Cause | None:
 
 
 def _copies(found: Evidence) -> Cause:
-    """Judge a tier in memory by what the threads that copy did."""
+    """Judge a tier in memory by the activities of the threads that copy."""
     if found.copy_busy_share is None:
         return None, "the share of time for which the copying threads were busy is not known"
     if unread := _unread(found):
@@ -522,7 +523,7 @@ def _full(found: Evidence, _waited: str) -> Cause:
 
 
 def _served(found: Evidence, _waited: str) -> Cause:
-    """Judge a run whose delays were service times, with room in the queue."""
+    """Judge a run with room in the queue, in which the delays were service times."""
     if _is_queue_full(found):
         return LimitCause.DRIVE, _drive_reason(found)
     if _is_ours(found):
@@ -575,7 +576,7 @@ def _is_ours(found: Evidence) -> bool:
 
 
 def _is_device_idle(found: Evidence) -> bool:
-    """Return whether the device is known not to be what I/Os waited for.
+    """Return whether the device is known not to have delayed I/Os.
 
     Kernels count its busy time in ticks, and some too little of it; the time of its requests they
     count in nanoseconds.
@@ -654,9 +655,9 @@ _DOING = {
         LimitCause.COPY_THREADS, "copies of others", "copy_busy_share", ", the copying threads busy {} of the time"
     ),
 }  # fmt: skip
-"""What threads do that operations wait for.
+"""Activities of threads that operations wait for.
 
-The cause that it is, in words, and a share of it, and how that is said.
+Each has its cause, words for it, a share of it, and words for that share.
 """
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     BLOCK_QUEUE: lambda found, waited: (
@@ -678,4 +679,4 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
         f"{waited} before submission; the reason is not known of a killed run",
     ),
 }
-"""How to judge a run by what most of its delays was, of all else."""
+"""The judges of all other components of delay."""

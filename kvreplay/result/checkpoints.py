@@ -1,6 +1,4 @@
-"""How long saves and restores of checkpoints took, and what they did to the operations of others
-meanwhile.
-"""
+"""Durations of checkpoint saves and restores, and their effect on other operations meanwhile."""
 
 from __future__ import annotations
 
@@ -26,7 +24,7 @@ from kvtrace.core.units import per_second
 _OPS = (Op.READ.value, Op.WRITE.value)
 _KINDS = {enum_code(TRACE, "phase", phase): phase.value for phase in (Phase.SAVE, Phase.RESTORE)}
 COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
-"""Of a run's operations, what is looked at again when it is over."""
+"""Columns of the operations that are read again when the run is over."""
 _NONE = np.iinfo(np.int64).max
 
 DEFINITIONS = {
@@ -90,7 +88,7 @@ class Checkpoints:
     def figures(
         self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None
     ) -> CheckpointFigures | None:
-        """Return what the run did for checkpoints.
+        """Return the figures of the checkpoints that the run saved and restored.
 
         None if no row on a tier with a target saves or restores one.
 
@@ -113,7 +111,7 @@ class Checkpoints:
 
 
 def figures_of(
-    each: list[Checkpoint], spans: Any, wall_ns: int | None, beside: list[Beside]
+    each: list[Checkpoint], spans: np.ndarray, wall_ns: int | None, beside: list[Beside]
 ) -> CheckpointFigures:
     """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
     stalls, kinds = [found.stall_ns for found in each if found.stall_ns is not None], []
@@ -176,7 +174,7 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
     )
 
 
-def spans_of(each: list[Checkpoint], last: int) -> Any:
+def spans_of(each: list[Checkpoint], last: int) -> np.ndarray:
     """Return int64 (2, spans).
 
     When a checkpoint was under way, from and to, apart from each other and in order.
@@ -199,7 +197,7 @@ def spans_of(each: list[Checkpoint], last: int) -> Any:
 
 def times_beside(
     files: Sequence[OpsFile],
-    spans: Any,
+    spans: np.ndarray,
     tiers: Sequence[str | None],
     limit: int,
     *,

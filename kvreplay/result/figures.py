@@ -1,4 +1,4 @@
-"""What is made of a run's figures: MLPerf's names for them, and device traffic beside them.
+"""Uses of a run's figures: MLPerf's names for them, and a comparison with device traffic.
 
 `traffic_warnings` compares what devices moved with what was asked of them, because figures of a
 drive that did not do the work are not its own: reads of holes and of caches beneath O_DIRECT move
@@ -70,7 +70,7 @@ class Traffic:
 
     drives: list[str]
     is_alone: bool
-    """Whether nobody else is likely to use the device."""
+    """Whether other programs are unlikely to use the device."""
     asked: dict[str, int]
     moved: dict[str, int | None]
 
@@ -99,7 +99,7 @@ def traffic_warnings(
 
     None for buffered I/O, which the page cache answers rightly.
 
-    And what object stores refused or failed.
+    The requests that object stores refused or failed are among them.
     """
     refused = [WARNING + text for t in setting.tiers if t is not None for text in t.warnings()]
     if setting.config.is_buffered:
@@ -133,7 +133,7 @@ def _by_device(recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]) ->
 def metrology(
     recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo], pace: Pace | None
 ) -> Metrology:
-    """Return how far off what was measured is: `moved` is by drive, `pace` that of the run."""
+    """Return the errors of the measurement: `moved` is by drive, `pace` that of the run."""
     devices, off = _by_device(recorder, moved).values(), dict[str, float | None]()
     for op in _TOO_LITTLE:
         asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
@@ -168,7 +168,7 @@ def mlperf_figures(
     is_whole_trace: bool,
     took_ns: Callable[[list[str]], int | None],
 ) -> Mlperf:
-    """Return the benchmark's figures of what `summary` says of a trace with metadata `meta`.
+    """Return the benchmark's figures from `summary`, for a trace with metadata `meta`.
 
     `targets` are those of the tiers where bytes moved, by name; `took_ns` gives the time from the
     first submission to the last completion of reads and writes on tiers.
@@ -326,10 +326,10 @@ def judge(
     threshold: float,
     measured: float | None,
     definition: str,
-    show: Callable[[Any], str],
+    show: Callable[[float], str],
     sign: str = ">",
 ) -> Criterion:
-    """Judge what is to exceed a threshold, or by another `sign` to stay below it.
+    """Judge a value that must exceed a threshold, or by another `sign` stay below it.
 
     `show` formats both.
     """

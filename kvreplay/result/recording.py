@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 
@@ -28,14 +28,14 @@ SECONDS_TOGETHER = 256
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
-    """Consecutive planned rows that have ended, or never will, with what was measured of them.
+    """Consecutive planned rows that have ended, or never will, with their measurements.
 
-    They may lie in a ring that is used again: whoever takes a part copies what it keeps.
+    They may lie in a ring that is used again, so a caller copies the rows that it keeps.
     """
 
     first: int
     """How many planned rows there are before it."""
-    rows: Any
+    rows: np.ndarray
     """ROW, one after the other; `trace_row` counts from the start of the trace."""
 
     def __len__(self) -> int:
@@ -74,12 +74,13 @@ class RunRecorder(OperationRecorder[Tier]):
         self._reached, self._until = deque[tuple[int, int]](), 0
         """After which planned row which second was reached, and that before which all are over."""
 
-    def take(self, part: RunPart, is_counted: Any) -> Any:
+    def take(self, part: RunPart, is_counted: np.ndarray) -> np.ndarray:
         """Add the rows of `part`; figures count those where `is_counted`.
 
         Return the bytes that each asks of its tier.
         """
         asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+        assert asked_bytes is not None, "rows of a run ask for bytes"
         taken = part.first + len(part)
         self._reached.append((taken, int(self.run["last_ns"][0]) // NS_PER_S))
         # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
@@ -89,20 +90,20 @@ class RunRecorder(OperationRecorder[Tier]):
         self.seconds.sort(self.ended, self._until)
         return asked_bytes
 
-    def _places_of(self, rows: Any) -> Any:
+    def _places_of(self, rows: np.ndarray) -> np.ndarray | None:
         """Return int64 a row: the place where it was done; None if each tier is one place."""
         if not self._sharded:
             return None
-        place = self.first_place[rows["tier"]]
+        place: np.ndarray = self.first_place[rows["tier"]]
         for index, tier in self._sharded:
             is_here = rows["tier"] == index
             place[is_here] += tier.drive_of[rows["object_id"][is_here]]
         return place
 
-    def over(self, *, is_last: bool = False) -> tuple[Any, Any, Any] | None:
-        """Return what `Seconds.over` does of seconds that no row to come is of.
+    def over(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+        """Return `Seconds.over` of the seconds that no later row can belong to.
 
-        Of all if it `is_last`; None if few.
+        If it `is_last`, these are all seconds. None if there are few.
         """
         assert self.seconds is not None, "a live run has seconds"
         if is_last:
@@ -124,7 +125,7 @@ def ops_batch(
     batch: pa.RecordBatch,
     first_row: int,
     part: RunPart,
-    asked: Any,
+    asked: np.ndarray,
 ) -> pa.RecordBatch:
     """Return rows of `ops`.
 
@@ -135,7 +136,9 @@ def ops_batch(
     """
     count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
 
-    def spread(values: Any, none: int, kind: Any = np.int64) -> Any:
+    def spread(
+        values: np.ndarray, none: int, kind: type[np.signedinteger] = np.int64
+    ) -> np.ndarray:
         if len(rows) == count:
             return values.astype(kind)
         column = np.full(count, none, kind)

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
@@ -53,7 +53,7 @@ class Running(msgspec.Struct, frozen=True):
 
 
 class PartialRunFile(RunBegun, frozen=True, kw_only=True):
-    """The content of run.partial.json: what `kvreplay recover` needs of a run that was killed."""
+    """The content of run.partial.json, from which `kvreplay recover` restores a killed run."""
 
     running: Running
 
@@ -75,7 +75,9 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
     return shared_extras(OPS, setting) + ((RETRIES,) if has_retries else ())
 
 
-def series_batch(recorder: RunRecorder, over: tuple[Any, Any, Any]) -> pa.RecordBatch:
+def series_batch(
+    recorder: RunRecorder, over: tuple[np.ndarray, np.ndarray, np.ndarray]
+) -> pa.RecordBatch:
     """Return rows of `series` of seconds that are `over`.
 
     By second, tier, drive and op, simulated tiers aside.
@@ -101,7 +103,7 @@ def series_batch(recorder: RunRecorder, over: tuple[Any, Any, Any]) -> pa.Record
 
 _PERIOD_S = 1.0
 _MAX_SHARE = 0.01
-"""Of the time, at most, goes into looking for what has ended."""
+"""Upper limit of the share of the time spent on scans for rows that have ended."""
 _BATCH_ROWS = 1 << 14
 """Operations that are appended together, at most."""
 _COLUMNS = {
@@ -116,7 +118,7 @@ _KEPT = np.dtype(
         ("outcome", np.int8),
     ]
 )
-"""What is told of a row, which is number `place` of the plan."""
+"""The columns of one row that are told on, with `place`, its number in the plan."""
 
 
 class Listener(Protocol):
@@ -137,7 +139,7 @@ class Journal:
     ) -> None:
         """Write `content` to `output`, which exists, and begin the stream.
 
-        `listener` is told of what each look found.
+        `listener` receives the rows that each look found.
 
         DeviceError if the disk refuses, or another run is being written there.
         """
@@ -209,7 +211,7 @@ class Journal:
             self._listener.note()
 
     def pass_by(self, row: int) -> None:
-        """Append what has completed.
+        """Append the rows that have completed.
 
         The rows before `row` will not be read again, because their places are reused.
         """
@@ -218,7 +220,7 @@ class Journal:
             self._low = max(self._low, row)
 
     def stop(self) -> None:
-        """Append what has completed since the last look, and stop."""
+        """Append the rows that have completed since the last look, and stop."""
         if self._is_over.is_set():
             return
         self._is_over.set()
@@ -299,10 +301,10 @@ class JournaledRecord:
         self._lows = np.minimum.accumulate(firsts[::-1])[::-1].tolist()
         self._batches, self._taken = _batches(path), 0
         self._ahead = np.zeros(0, _KEPT)
-        """Of rows that are not laid yet."""
+        """Records of rows that are not laid yet."""
 
-    def begin(self, first: int, rows: Any) -> None:
-        """Put what was done into `rows` (ROW).
+    def begin(self, first: int, rows: np.ndarray) -> None:
+        """Copy the recorded results into `rows` (ROW).
 
         Those of the plan from `first` on, which follow those told before.
         """
@@ -318,7 +320,7 @@ class JournaledRecord:
             rows[name][here["place"] - first] = here[name]
 
 
-def _batches(path: Path) -> Iterator[Any]:
+def _batches(path: Path) -> Iterator[np.ndarray]:
     """Yield _KEPT of each whole batch of the journal in `path`."""
     with (
         (path / PARTIAL_OPS_FILE).open("rb") as file,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -87,10 +87,10 @@ class RunResults:
     setting: Setting
     """After `end`, with the window that the run came to.
 
-    What --duration provided beyond it is left out.
+    Rows that --duration planned beyond it are left out.
     """
     requests: RequestFigures
-    """After `end`: what requests got."""
+    """The figures of requests, after `end`."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
         """Find what `setting` comes to.
@@ -117,7 +117,7 @@ class RunResults:
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
         self._trace = TraceRows(setting.reader, columns)
         self._reached_ns, self._passed = 0, np.zeros(len(setting.tiers), np.int64)
-        """Of the trace: the time of the last row that was taken, and how many rows on each tier."""
+        """Trace time of the last row that was taken, and the number of rows taken on each tier."""
         self._unreached: list[RunPart] = []
         """Rows that were not submitted.
 
@@ -131,7 +131,7 @@ class RunResults:
             (SERVED, SERVED_FILE, ()),
             (SERIES, SERIES_FILE, ()),
         ):
-            # What is said of the run is known at its end.
+            # The facts of the run are complete at its end.
             meta = msgspec.structs.replace(self.setting.reader.meta, table=table.name)
             writing = create(self._output / file, table, meta, extras)
             self._writers[table] = self._files.enter_context(writing)
@@ -149,7 +149,7 @@ class RunResults:
     def note_end(self, ended_ns: int) -> None:
         """Note when the run ended, before rows come that it did not reach.
 
-        What was due by then was asked of it.
+        The load that was due by then is the offered load.
         """
         self._recorder.run["until_ns"] = ended_ns
 
@@ -183,7 +183,7 @@ class RunResults:
                     )
                 )
         if self._is_cut and self.rows < window.planned_rows:
-            # What was planned beyond was a provision, and nothing that was missed, however the run
+            # Rows planned beyond that were a provision; none of them was missed, however the run
             # ended.
             came_to = replace(
                 window,
@@ -222,7 +222,7 @@ class RunResults:
         if (over := self._recorder.over(is_last=is_last)) is not None:
             self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
-    def _take_trace(self, up_to: int, part: RunPart, counts: Any, asked: Any) -> None:
+    def _take_trace(self, up_to: int, part: RunPart, counts: np.ndarray, asked: np.ndarray) -> None:
         """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
@@ -332,7 +332,7 @@ class RunResults:
         return traffic_warnings(self.setting, self._recorder, moved)
 
     def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
-        """Return how far off the measurement is, by what devices `moved`, by drive."""
+        """Return the errors of the measurement, from the device counters `moved`, by drive."""
         # A page cache moves what it likes, when it likes.
         return metrology(self._recorder, {} if self.setting.config.is_buffered else moved, judged)
 
@@ -366,7 +366,7 @@ _WHOLE_BYTES = 256 << 10
 
 
 def replayed_part(window: WindowNote) -> str:
-    """Return what a run replays, in words."""
+    """Return words for the part of the trace that a run replays."""
     part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
     part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
@@ -385,49 +385,28 @@ def repeated(part: str, times: float) -> str:
     )
 
 
-class ProbeOutcome(Protocol):
-    """The outcome of probes during a run, as its result needs it."""
-
-    @property
-    def reason(self) -> str | None:
-        """Why the probes were left out; None if they measured."""
-
-    @property
-    def has_events(self) -> bool:
-        """Whether there are rows of block requests."""
-
-    def facts(self) -> ProbesNote:
-        """Return the note of run.json on the probes."""
-
-    def blocks(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of block requests, with times from the replay's start."""
-
-    def save(self, output: Path) -> None:
-        """Move probe.json to the run's directory."""
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
     """The results of a replay, beside its tables."""
 
     device_io: dict[str, DeviceIo]
-    """By drive."""
+    """Device counters by drive."""
     summary: Summary
     error: KvError | None
     """Why it is partial, or that operations failed; None if it is whole and all went well."""
     trouble: list[str]
-    """What went wrong beside the operations, for the notes."""
+    """Errors that are not errors of operations, for the notes."""
     verification: Verification | None = None
     smart: dict[str, Smart] = field(default_factory=dict)
-    """By drive, afterwards."""
-    probed: ProbeOutcome | None = None
-    """What the probes beside it found; None if it was not asked for."""
+    """SMART data by drive, read after the run."""
+    probes: ProbesNote | None = None
+    """Results of the kernel probes; None if the run had no probes."""
 
 
 class EngineFacts(NamedTuple):
-    """What of a run's header may have become more when the run is over."""
+    """The facts of a run's header that may have grown by the end of the run."""
 
-    tiers: dict[str, dict[str, Any]]
+    tiers: dict[str, dict[str, object]]
     engine: EngineNote
     window: WindowNote
     data: DataNote | None = None
@@ -459,18 +438,18 @@ def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> 
 
 def build_run_header(
     setting: Setting,
-    config: dict[str, Any],
+    config: dict[str, object],
     trace: TraceNote,
     facts: EngineFacts,
     *,
     started_utc: str | None = None,
-    host: dict[str, Any] | None = None,
+    host: dict[str, object] | None = None,
     preconditioned: Sequence[Preconditioned] = (),
     populated: Populated | None = None,
     prepared: Prepared | None = None,
     smart: dict[str, SmartReadings] | None = None,
 ) -> RunBegun:
-    """Return what run.json says before the first operation is submitted: now, and on this host."""
+    """Return the content of run.json before the first operation is submitted."""
     return build_header(
         program="kvreplay",
         argv=setting.argv,
@@ -492,7 +471,7 @@ def build_run_header(
 
 def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
-    # What populating used is not the run's.
+    # Buffers that populating used are not the run's.
     engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
     known = asdict(header) | {"engine": engine}
     return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
@@ -520,7 +499,7 @@ def build_results(results: RunResults, header: RunBegun, measured: Measured) -> 
             smart=measured.smart,
             verification=measured.verification,
             device_io=measured.device_io,
-            probes=None if measured.probed is None else measured.probed.facts(),
+            probes=measured.probes,
             notes=[*_notes(setting, header, measured, requests), *measured.trouble],
             requests=requests,
             mlperf=mlperf,
@@ -629,8 +608,8 @@ def _notes(
     )
     yield from histogram_notes(summary.figures, requests)
     yield from _storage_notes(begun, {f.tier for f in summary.figures if f.op == Op.DELETE})
-    if measured.probed is not None and measured.probed.reason is not None:
-        yield f"left out the probes: {measured.probed.reason}"
+    if measured.probes is not None and measured.probes.reason is not None:
+        yield f"left out the probes: {measured.probes.reason}"
     if measured.verification is not None:
         yield (
             f"verified: checking took {format_duration(measured.verification.check_ns)} of the"
@@ -644,7 +623,7 @@ def _notes(
 
 
 def skipped_notes(summary: Summary) -> list[str]:
-    """Return what a run left out of the trace."""
+    """Return notes on the rows of the trace that a run skipped."""
     rows = ", ".join(
         f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items()
     )
@@ -710,7 +689,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
 
 
 COLUMNS = ("request_id", "phase", "op", "length_bytes")
-"""What is asked of the trace's rows."""
+"""The columns of the trace that are read."""
 
 
 class ServedRequests:
@@ -740,9 +719,9 @@ class ServedRequests:
         self._requests.begin()
 
     def take(
-        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: Any
+        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
-        """Take the rows of `batch`, from `first_row` on, with what `part` knows of them.
+        """Take the rows of `batch`, from `first_row` on, with the measurements in `part`.
 
         Yield requests that are over.
 
@@ -772,7 +751,7 @@ class ServedRequests:
         """Yield the requests that are left: no row will follow."""
         yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
 
-    def _given(self, found: Any, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+    def _given(self, found: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(found):
             return
         asked = self._setting.asked
@@ -840,8 +819,10 @@ def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
     return NO_REQUESTS if asked is None else None
 
 
-def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any) -> Any:
-    """Return int64 a request: what computing the rest of its prompt takes by the trace's model.
+def compute_ns(
+    meta: Metadata, input_tokens: np.ndarray, loads: np.ndarray, loaded_bytes: np.ndarray
+) -> np.ndarray:
+    """Return int64 a request: the compute time of the rest of its prompt by the trace's model.
 
     `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all
     tiers.
@@ -856,4 +837,5 @@ def compute_ns(meta: Metadata, input_tokens: Any, loads: Any, loaded_bytes: Any)
         first_tokens_ns(hierarchy, n)
         for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens))
     )
-    return whole - loaded
+    compute: np.ndarray = whole - loaded
+    return compute

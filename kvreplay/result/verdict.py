@@ -38,14 +38,14 @@ from kvtrace.core.units import (
 )
 
 ALL = 0.99
-"""Of what was asked.
+"""A run that delivers this share of the offered load delivered all of it.
 
-Who delivered no less delivered all, but for rounding at the edges of the run.
+The rest is rounding at the start and the end of the run.
 """
 THROTTLED = (0.25, 1.5)
 """Times a throttle's limit.
 
-Who moves so much may be held by it. Kernels let less through where I/Os come one by one, and more
+A run with this much traffic may be limited by it. Kernels let less through where I/Os come one by one, and more
 before it takes hold.
 """
 _WORDS = {
@@ -63,16 +63,16 @@ _WORDS = {
         "they were throttled above the {storage}",
     ),
 }
-"""By cause: of a run, and of late operations."""
+"""Sentences by cause: for a run, and for its late operations."""
 OTHERS = 1.1
 """Times the time in which a run had operations in flight.
 
 A device that was busy for longer worked for others, too.
 """
 SINGLE = 0.9
-"""Of a tier's bytes.
+"""The least share of a tier's bytes that operations of one I/O must transfer.
 
-Moved by operations of one I/O, so that operations in flight are places of the queue.
+Then each operation in flight takes one place of the queue.
 """
 
 
@@ -164,7 +164,7 @@ def judged_run(
 
 
 def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate:
-    """Return what `tier` was asked and reached, of its operations that completed."""
+    """Return the offered and the delivered load of `tier`, over its completed operations."""
     at = recorder.kinds_of(index)
     count = recorder.total("good", at)
     moved = recorder.total("moved_bytes", at) if tier.has_times else 0
@@ -269,8 +269,9 @@ def _gain_of(
 
 
 def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
-    """Return what the threads did that submit, or copy if the tier in question `is_copied`, as
-    shares of the time.
+    """Return the activities of the submitting threads as shares of the time.
+
+    If the tier `is_copied`, these are the threads that copy.
     """
     rings, copiers, wall_ns = driven.of("ring"), driven.of("copier"), driven.wall_ns
     threads = copiers if is_copied else driven.of("ring", "worker")
@@ -317,7 +318,7 @@ def _throttle(
 
 
 def storage_of(tier: Tier | None) -> str:
-    """Return what a tier lies on, in words."""
+    """Return words for the storage beneath a tier."""
     if tier is None or isinstance(tier, ObjectTier):
         return "drive" if tier is None else "object store"
     if tier.is_copied:
@@ -394,9 +395,7 @@ def _delivered(
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
-    """Return what held a run back, and the same of late operations of a run that delivered what was
-    asked.
-    """
+    """Return the sentences on the cause: one for a run that fell behind, one for late operations."""
     if cause in _WORDS:
         held, waited = _WORDS[cause]
         return held.format(limit=limit, storage=storage), waited.format(
@@ -408,7 +407,7 @@ def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -
 
 
 def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
-    """Return what limits, in words, and `is` or `are`; `storage` is what the tier lies on."""
+    """Return words for the limit, and the verb `is` or `are`; `storage` names the tier's storage."""
     if cause is LimitCause.DEPENDENCIES:
         return "dependencies in the trace", "are"
     said = storage if cause is LimitCause.DRIVE else cause.value
@@ -430,7 +429,7 @@ def reached_of(rate: TierRate) -> str:
 
 
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
-    """Return what a tier delivered of what was asked of it, with the share."""
+    """Return words for the delivered load of a tier, and its share of the offered load."""
     asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
     is_bytes = asked is not None and reached is not None
     if not is_bytes:
@@ -467,7 +466,9 @@ DISAGREE = 0.4
 """Gains further apart tell nothing."""
 
 
-def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, float | None]:
+def levels_of(
+    submitted: np.ndarray, completed: np.ndarray, kind: np.ndarray
+) -> tuple[float | None, float | None]:
     """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
 
     They are in the order of their submission; `kind` (int64) tells apart what cannot be compared:
@@ -478,7 +479,7 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
         return None, None
     ends = np.sort(completed)
     at_start = np.arange(1, len(service) + 1) - np.searchsorted(ends, submitted, side="right")
-    # Of each operation, what was in flight while it was, added up over its time.
+    # For each operation: the number in flight, integrated over its time.
     times = np.concatenate([submitted, ends])
     order = np.argsort(times, kind="stable")
     times = times[order]
@@ -499,7 +500,7 @@ def levels_of(submitted: Any, completed: Any, kind: Any) -> tuple[float | None, 
     return (sum(known) / len(known) if is_agreed else None), slowdown
 
 
-def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
+def _gain(level: np.ndarray, usual: float, service: np.ndarray, kind: np.ndarray) -> float | None:
     full, half = level >= FULL * usual, (level >= HALF[0] * usual) & (level <= HALF[1] * usual)
     slower = _ratio(service, kind, full, half)
     if slower is None:
@@ -509,7 +510,9 @@ def _gain(level: Any, usual: float, service: Any, kind: Any) -> float | None:
     return float((more / slower) ** (1 / np.log2(more)) - 1)
 
 
-def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) -> float | None:
+def _ratio(
+    service: np.ndarray, kind: np.ndarray, upper: np.ndarray, lower: np.ndarray, least: int = LEAST
+) -> float | None:
     """Return the median service time at the upper level over that at the lower, over kinds that
     both have enough of.
     """
@@ -524,7 +527,7 @@ def _ratio(service: Any, kind: Any, upper: Any, lower: Any, least: int = LEAST) 
 
 
 EXPECTED = (0.9, 1.1)
-"""Times what is expected: nothing to explain."""
+"""Ratios of measured to expected that need no explanation."""
 _OURS = (
     LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.KERNEL, LimitCause.DEPENDENCIES,
 )  # fmt: skip
@@ -538,8 +541,8 @@ _NEW_FILES = (
 
 
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
-    """Return in five lines what the drive file at `path` expects of a run's own load, what came,
-    and why they differ.
+    """Return five lines: the drive file's expectation for the run's load, the measurement, and the
+    reason for the difference.
 
     In one where there is nothing to compare: no tier on storage, or the queue depth reached is not
     known.

@@ -1,4 +1,4 @@
-"""One run: a replay, a real engine, recovery, a look at the machine.
+"""One replay from start to end, its recovery, a look at the machine, and runs of real engines.
 
-The library's functions are here. Imports plan, tiers, engine, probes and result.
+It imports `plan`, `tiers`, `engine`, `probes` and `result`.
 """

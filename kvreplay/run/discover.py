@@ -1,6 +1,6 @@
-"""What this machine has for a replay, what would disturb one, and settings to start from.
+"""The machine report of `kvreplay discover`: hardware, likely disturbances, settings to start from.
 
-And what a drive does.
+It also measures a drive for a drive file.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from kvreplay.plan.target_safety import MEASURED
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.figures import LEAST
 from kvreplay.run.replay import Interrupted, Replay, moved_between, quiet_interpreter
-from kvreplay.tiers.claims import claim, release
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
     SECTOR_BYTES,
@@ -53,22 +52,25 @@ from kvreplay.tiers.modelled import (
 from kvreplay.tiers.tier import Holding, StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import (
+    Chapter,
+    Document,
     ReportColumn,
     ReportTable,
     Sheet,
     Unit,
+    parameters,
     table_of,
 )
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
-from kvtrace.core.files import available_bytes, sys_text, write_json
+from kvtrace.core.files import available_bytes, sys_text
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.run.run_file import DeviceIo, sealed
-from kvtrace.core.units import NS_PER_S, format_bytes, percent
+from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 
 _TIMEOUT_S = 10
 _MEMLOCK_BYTES = 64 << 20
-"""What registered buffers of the default settings take, rounded up."""
+"""The registered buffers of the default settings lock this much memory, rounded up."""
 _OPEN_FILES = 4096
 _BUSY_LOAD = 0.25
 _HUGE_PAGES = "/sys/kernel/mm/transparent_hugepage/enabled"
@@ -87,7 +89,7 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundDrive(msgspec.Struct, frozen=True, kw_only=True):
-    """A disk; what the kernel does not tell is null."""
+    """A disk; facts that the kernel does not report are null."""
 
     name: str
     model: str | None
@@ -258,7 +260,7 @@ def _gpus() -> tuple[list[Gpu], str | None]:
 
 
 def warnings(found: Discovery) -> list[str]:
-    """Return what would disturb a run here, each with its remedy."""
+    """Return the conditions that would disturb a run on this machine, each with its remedy."""
     return [*_of_machine(found), *_of_storage(found)]
 
 
@@ -314,7 +316,7 @@ def _of_storage(found: Discovery) -> Iterator[str]:
             yield "/ is the system's own filesystem: other programs' I/O is in the figures"
 
 
-def recommended(found: Discovery) -> dict[str, Any]:
+def recommended(found: Discovery) -> dict[str, object]:
     """Return settings to start from; the sweep finds better ones."""
     queue = [d.queue_requests for d in found.drives if d.queue_requests]
     roomiest = max(found.filesystems, key=lambda fs: fs.free_bytes or 0, default=None)
@@ -329,10 +331,10 @@ def recommended(found: Discovery) -> dict[str, Any]:
     }
 
 
-# === what a drive does ===============================================================================================
+# === measurement of a drive ===============================================================================================
 
 ROOFLINE_NS = 60 * NS_PER_S
-"""What measuring the drive itself takes at most, with the file that is written for it."""
+"""Time limit of the drive measurement, the writing of its file included."""
 SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
     (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20),
     (1, 4, 16, 64),
@@ -341,22 +343,12 @@ SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
 FILE_BYTES, OBJECT_BYTES = 2 << 30, 4 << 20
 """Twice as many objects as may be in flight, at least: writes of one go one after another."""
 MOST_BYTES_PER_S, MOST_IOS_PER_S = 20e9, 6e5
-"""Of rows that are laid for a cell; a drive that does more ends it sooner."""
+"""Rows are planned for at most this rate per cell; a faster drive ends the cell sooner."""
 LEAST_NS = 50_000_000
 """A cell lasts so long at least."""
 
 
 # Long: its steps in their order.
-def save_drive(output: Path, drive: DriveFile) -> None:
-    """Write the model of a measured drive into the directory `output`."""
-    write_json(output / DRIVE_FILE, drive)
-
-
-def release_drive(target: Path) -> None:
-    """Remove what a measurement left in the directory `target`."""
-    release(claim(target), is_kept=False)
-
-
 def measure_drive(asked: Replay, target: Path) -> DriveFile:
     """Measure the drive beneath `target`, all cells in a minute.
 
@@ -378,10 +370,13 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         signalled = stack.enter_context(noted_signals())
         stack.callback(tier.close)
         tier.open(FILE_BYTES)
-        facts, data = tier.facts(), DataSource(started_ns)
+        facts: dict[str, Any] = tier.facts()
+        data = DataSource(started_ns)
         progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
 
-        def drive(size: int, depth: int, columns: dict[str, Any], longest_ns: int | None) -> Any:
+        def drive(
+            size: int, depth: int, columns: dict[str, np.ndarray | int], longest_ns: int | None
+        ) -> np.ndarray:
             job = Job(
                 RowRing.of(columns),
                 [tier],
@@ -399,10 +394,11 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
             if driven.failure is not None or driven.stalled is not None:
                 why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
                 raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
-            return job.rows.all[job.rows.all["outcome"] == OK]
+            ended: np.ndarray = job.rows.all[job.rows.all["outcome"] == OK]
+            return ended
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)
-        whole = {
+        whole: dict[str, np.ndarray | int] = {
             "op": np.full(len(objects), WRITE),
             "object_id": objects,
             "length_bytes": OBJECT_BYTES,
@@ -413,7 +409,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
                 LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number)
             )
             most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
-            columns = {
+            columns: dict[str, np.ndarray | int] = {
                 "op": np.where(rng.random(most) < share, READ, WRITE),
                 "object_id": rng.permutation(objects)[np.arange(most) % len(objects)],
                 "offset_bytes": rng.integers(0, OBJECT_BYTES // size, most) * size,
@@ -449,7 +445,12 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
 
 
 def cell_of(
-    rows: Any, size: int, depth: int, share: float, before: DeviceIo | None, after: DeviceIo | None
+    rows: np.ndarray,
+    size: int,
+    depth: int,
+    share: float,
+    before: DeviceIo | None,
+    after: DeviceIo | None,
 ) -> DriveCell:
     """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did
     not do them.
@@ -524,3 +525,57 @@ def error_line(found: DriveError) -> str:
     if found.p99_median is not None and found.p99_greatest is not None:
         said += f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest)}"
     return f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: {said}"
+
+
+def machine_document(found: Discovery) -> Document:
+    """Make the document of a machine, which begins with the conditions that disturb a replay."""
+    host, limits = found.host, found.limits
+    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
+    memlock, files = limits["memlock_bytes"], limits["open_files"]
+    facts = {
+        "processor": (
+            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}"
+        ),
+        "kernel": host["kernel"],
+        "memory": (
+            f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available"
+        ),
+        "huge pages": found.huge_pages,
+        "GPUs": gpus or f"none: {found.gpu_reason}",
+        "io_uring": found.io_uring,
+        "memlock": "unlimited" if memlock is None else format_bytes(memlock),
+        "open files": "unlimited" if files is None else format_count(files),
+        **{
+            name: path or "not installed"
+            for name, path in (found.programs | found.gpu_libraries).items()
+        },
+        "probes": found.probes,
+    }
+    drive_columns = [
+        ReportColumn("name", "drive"),
+        ReportColumn("model"),
+        ReportColumn("firmware"),
+        ReportColumn("bytes", "size", Unit.BYTES),
+        ReportColumn("scheduler"),
+        ReportColumn("queue_requests", "requests", Unit.COUNT),
+    ]
+    drives = table_of("Drives", Sheet.DEVICE, drive_columns, found.drives)
+    filesystem_columns = [
+        ReportColumn("mount_point", "mounted at"),
+        ReportColumn("device"),
+        ReportColumn("kind", "type"),
+        ReportColumn("free_bytes", "free", Unit.BYTES),
+    ]
+    systems = table_of("Filesystems", Sheet.DEVICE, filesystem_columns, found.filesystems)
+    good = found.recommended
+    start = (
+        f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"
+        f" --trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
+    )
+    tables = [parameters("Machine", Sheet.PARAMETERS, facts), drives, systems]
+    return Document(
+        name="",
+        headline="",
+        chapters=[Chapter("", tables, [start, good["next"]])],
+        warnings=[f"warning: {line}" for line in found.warnings],
+    )

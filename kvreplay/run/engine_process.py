@@ -1,4 +1,4 @@
-"""Start an engine's driver in its own interpreter, watch it, and collect what it did."""
+"""Start an engine's driver in its own interpreter, watch it, and collect its record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def engine_directory(target: Path, *, is_kept: bool) -> Iterator[Path]:
     claim = claims.claim(target)
     folder = claim.scratch / FILES
     try:
-        # The marker says that all in there is ours: what is left is of a run that was killed, or
+        # The marker says that all files there are ours: leftovers of a run that was killed, or
         # kept.
         shutil.rmtree(folder, ignore_errors=True)
         try:
@@ -93,7 +93,7 @@ def serve(
         found.seen = None
     found.interrupted_by = stopped_by
     if process.returncode and not stopped_by:
-        # The last line of the engine's output that says what went wrong.
+        # The last line of the engine's output that names an error.
         lines = [
             _COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()
         ]

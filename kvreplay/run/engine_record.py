@@ -1,6 +1,6 @@
-"""What a real engine did, as a trace of its file operations and a record of their times.
+"""The file operations of a real engine, as a trace and a record of their times.
 
-The input of any run.
+Both are the input of any run.
 
 A driver writes down its operations and requests; what happens out of Python's sight is read from
 strace.
@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,7 +50,7 @@ class Recording:
 
 
 def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | None:
-    """Return the stage of an operation, by what is `known` of its request.
+    """Return the stage of an operation, from the facts `known` of its request.
 
     A stage ends where loads end.
     """
@@ -70,7 +70,7 @@ def recording(
     config: Config,
     argv: list[str],
 ) -> Recording:
-    """Write the trace of what was `recorded` into `output`, and return it as a `Recording`."""
+    """Write the trace of the `recorded` operations into `output`, and return it as a `Recording`."""
     operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
     numbers: dict[str, int] = {}
     sizes: dict[int, int] = {}
@@ -88,7 +88,7 @@ def recording(
     with create(path, TRACE, metadata) as out:
         for at in range(0, len(operations), _BATCH_ROWS):
             part = operations[at : at + _BATCH_ROWS]
-            columns: dict[str, list[Any]] = {
+            columns: dict[str, list[object]] = {
                 "ts_ns": [done.start_ns - first_ns for done in part],
                 "op": [enum_code(TRACE, "op", done.op) for done in part],
                 "tier": [0] * len(part),
@@ -150,7 +150,7 @@ class FileOperation(NamedTuple):
 class EngineRecord:
     """All that was recorded of an engine."""
 
-    facts: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, object] = field(default_factory=dict)
     operations: list[FileOperation] = field(default_factory=list)
     requests: list[tuple[int, int]] = field(default_factory=list)
     """When each began and ended."""
@@ -171,7 +171,7 @@ class EngineRecord:
 
 
 def read_events(path: Path) -> EngineRecord:
-    """Read what the driver wrote to `path`; an unfinished last line is left out."""
+    """Read the record that the driver wrote to `path`; an unfinished last line is left out."""
     found = EngineRecord()
     text = path.read_bytes() if path.exists() else b""
     for line in text[: text.rfind(b"\n") + 1].splitlines():
@@ -207,7 +207,7 @@ def read_strace(
     """Return the operations on files below `directory` in the output of STRACE at `path`.
 
     `to_monotonic_ns` is added to its times. A read is of the request that was served when it began;
-    what an engine writes and deletes in the background is of none.
+    background writes and deletes belong to no request.
 
     DeviceError if there is no such output.
     """
@@ -238,7 +238,7 @@ def read_strace(
     return found
 
 
-def _whole_calls(lines: Any) -> Iterator[tuple[int, bytes, bytes]]:
+def _whole_calls(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
     """Yield (when, call, arguments and result), calls that strace split in two put together."""
     begun: dict[bytes, tuple[int, bytes, bytes]] = {}
     for line in lines:

@@ -11,10 +11,9 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -46,6 +45,7 @@ from kvtrace.core.run.run_file import (
     RUN_FILE,
     EngineNote,
     RunBegun,
+    Smart,
     SmartReadings,
     TraceNote,
     WindowNote,
@@ -64,13 +64,13 @@ def run_engine(
     argv: list[str],
     *,
     is_forced: bool = False,
-    show: Callable[[str, int], Any],
+    show: Callable[[str, int], AbstractContextManager[Callable[[float], None]]],
     tell: Callable[[str], None],
 ) -> FinishedRun:
     """Let the engine serve the requests and write the run to `output`.
 
     `show(label, requests)` gives a context manager that yields a function taking the requests
-    served; `tell` takes what is about to happen.
+    served; `tell` takes a line on the next step.
 
     ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
     service, unless nothing was recorded before them.
@@ -111,7 +111,7 @@ def run_engine(
             raise DeviceError(
                 f"{wanted.engine.title}: {service.failure}; its output is in {output / LOG_FILE}"
             )
-        # What the page cache holds of it is written back.
+        # The engine's dirty pages are written back.
         write_back_ns, start = None, time.monotonic_ns()
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             subprocess.run(["sync", "-f", str(directory)], check=True, timeout=_WRITES_BACK_S)  # noqa: S603, S607 - coreutils
@@ -150,21 +150,21 @@ def run_engine(
             _error(wanted, service, output),
             _notes(wanted, service, write_back_ns),
             smart={TIER: smart(wanted.directory)},
-            probed=probed,
+            probes=None if probed is None else probed.facts(),
         )
         said = (
             f"{begun.host['engine']} served {counted(len(service.requests), 'request')}, one at a"
             " time"
         )
-        finished = write_down(found, begun, measured, output, said=said)
+        finished = write_down(found, begun, measured, output, probed=probed, headline=said)
         if measured.error is None:
-            # What the engine itself said stays only if it failed.
+            # The engine's own log is kept only if it failed.
             (output / LOG_FILE).unlink(missing_ok=True)
         return finished
 
 
 def _settings(wanted: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
-    """Return what the driver is asked, with the requests written down for it."""
+    """Return the settings of the driver; its requests are written to a file for it."""
     cpu_bytes = _size("--cpu", wanted.cpu_bytes, wanted.engine.cpu_bytes, wanted.engine)
     disk_bytes = _size("--disk", wanted.disk_bytes, wanted.engine.disk_bytes, wanted.engine)
     if wanted.is_direct and not wanted.engine.has_direct:
@@ -209,7 +209,7 @@ def _size(option: str, asked: int | None, default: int | None, engine: RealEngin
 
 
 def _begun(
-    wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Any
+    wanted: EngineOptions, made: Recording, service: EngineRecord, started: datetime, health: Smart
 ) -> RunBegun:
     meta = made.setting.reader.meta
     version = service.facts.get("version")
@@ -261,7 +261,7 @@ def _error(wanted: EngineOptions, service: EngineRecord, output: Path) -> KvErro
 
 
 def _notes(wanted: EngineOptions, service: EngineRecord, write_back_ns: int | None) -> list[str]:
-    """Return what a reader of the figures must know, and no figure says."""
+    """Return the notes that a reader of the figures needs and that no figure shows."""
     notes = [
         f"{wanted.engine.title} itself, {wanted.engine.note}",
         (

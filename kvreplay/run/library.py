@@ -37,7 +37,7 @@ _LATENCIES = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns")
 
 
 class ReplayVerdict:
-    """What limited a run, with the evidence.
+    """The cause that limited a run, with the evidence.
 
     `str()` gives the sentence. `kvreplay.replay(...).verdict` returns one.
     """
@@ -49,7 +49,7 @@ class ReplayVerdict:
 
     @property
     def sentence(self) -> str:
-        """The load that was asked for, the load that was reached, and what limited it."""
+        """The offered load, the delivered load, and the limit."""
         return self._summary.verdict
 
     @property
@@ -64,7 +64,7 @@ class ReplayVerdict:
 
     @property
     def bottleneck(self) -> LimitCause | None:
-        """What limited the run; None if nothing did, or the measurements do not identify it."""
+        """The limit of the run; None if nothing limited it or the measurements do not identify it."""
         return None if self._judgement is None else self._judgement.cause
 
     @property
@@ -85,10 +85,10 @@ class ReplayVerdict:
 
 
 class Run:
-    """A replay and what it measured: a folder with run.json and its tables.
+    """A replay and its measurements: a folder with run.json and its tables.
 
     `kvreplay.replay` and `kvreplay.read_run` return one. Times are in ns from the start of the run.
-    What was not measured is null.
+    Unmeasured values are null.
     """
 
     def __init__(self, path: Path, file: RunFile, *, folder: TemporaryFolder | None) -> None:
@@ -101,12 +101,12 @@ class Run:
 
     @property
     def verdict(self) -> ReplayVerdict:
-        """What limited the run."""
+        """The cause that limited the run, with the evidence."""
         return ReplayVerdict(self.file.summary)
 
     @property
     def is_partial(self) -> bool:
-        """Whether the run was cut short; what it measured until then is kept."""
+        """Whether the run was cut short; its measurements until then are kept."""
         return self.file.status == "partial"
 
     @property
@@ -317,7 +317,7 @@ def replay(
         ConfigError: for a tier that the trace does not have, or options that exclude each other.
         TraceError: for a damaged trace.
         DeviceError: if a target cannot be used, or must not be.
-        FailedOperations: if operations failed, or corrupt blocks were read; what was measured is in
+        FailedOperations: if operations failed, or corrupt blocks were read; the measurements are in
             `output`.
 
     >>> import kvtrace as kt, kvreplay

@@ -16,11 +16,11 @@ import mmap
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import fmean, linear_regression
 from time import monotonic_ns
-from typing import Any
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def precondition(
             rates = state.until_steady() if wanted is Precondition.STEADY else None
             if rates is None:
                 # Every place once, in random order.
-                order: Any = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
+                order: np.ndarray = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
                 state.go((int(at) * state.small for at in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
@@ -182,7 +182,7 @@ class BulkWriter:
 
         Yield how much was written.
 
-        What is written differs from `turn` to `turn`.
+        The data differs from `turn` to `turn`.
         """
         waiting = iter(parts)
         with ThreadPoolExecutor(self._threads) as pool:
@@ -213,23 +213,23 @@ _FIRST_STREAM = 1000
 
 @dataclass(slots=True)
 class LaidOut:
-    """What was written."""
+    """The objects that preconditioning wrote."""
 
     objects: int = 0
     """That the replay reads and never wrote."""
     bytes: int = 0
-    """Of these objects."""
+    """Sum of the lengths of these objects."""
     whole: list[tuple[ExtentTier, Region]] = field(default_factory=list)
-    """The drives whose space is written whole now, and what of it was not."""
+    """The drives that are written whole now, each with the region that was unwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
     """Objects in the order of the space: int64, by object."""
 
-    starts: Any
-    ends: Any
-    objects: Any
+    starts: np.ndarray
+    ends: np.ndarray
+    objects: np.ndarray
 
     def fill(self, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
         """Fill `block`, which begins at byte `at` of the space.
@@ -250,7 +250,7 @@ class Extents:
 
 
 def is_laid_out(tier: Tier) -> bool:
-    """Return whether what is populated on `tier` is written as it is laid out.
+    """Return whether the populated objects of `tier` are written in the order of their places.
 
     Its drives are preallocated.
     """
@@ -261,10 +261,10 @@ def lay_out_all(
     setting: Setting,
     data: DataSource,
     interrupted: Callable[[], str | None],
-    show: Callable[[str, int], Any],
+    show: Callable[[str, int], AbstractContextManager[Callable[[float], None]]],
 ) -> LaidOut:
-    """Write what is populated on preallocated files and devices, and the rest of their space that
-    is unwritten.
+    """Write the populated objects of preallocated files and devices, and the rest of their space
+    that is unwritten.
 
     DeviceError if a drive refuses, or has no room.
     """
@@ -308,8 +308,8 @@ def lay_out_all(
     return done
 
 
-def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, Any, Any]]:
-    """Yield each preallocated file or device, and what is to lie there before the replay.
+def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, np.ndarray, np.ndarray]]:
+    """Yield each preallocated file or device, and the objects that it holds before the replay.
 
     Objects, bytes (int64).
     """

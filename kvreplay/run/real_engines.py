@@ -30,7 +30,7 @@ _LOOKS_S = 120
 
 
 class EngineKind(StrEnum):
-    """What `kvreplay engine` drives."""
+    """The engines that `kvreplay engine` drives."""
 
     LMCACHE = "lmcache"
     SGLANG = "sglang"
@@ -45,11 +45,11 @@ class RealEngine:
     driver: str
     """A file of `drivers`."""
     package: str
-    """What its interpreter must be able to import."""
+    """The package that its interpreter must be able to import."""
     install: str
     chunk_tokens: int
     object_kind: str
-    """Of the table objects."""
+    """The kind of its objects in the objects table."""
     cpu_bytes: int | None
     """The default pool in memory; None if it has none that is driven."""
     disk_bytes: int | None
@@ -58,7 +58,7 @@ class RealEngine:
     is_straced: bool
     """Its files are written out of Python's sight."""
     note: str
-    """What a reader of its figures must know."""
+    """A note that a reader of its figures needs."""
 
 
 ENGINES = {
@@ -160,7 +160,7 @@ class EngineOptions:
 
     @property
     def interpreter(self) -> Path:
-        """What has the engine's package."""
+        """The Python interpreter that has the engine's package."""
         return self.python or Path(sys.executable)
 
 

@@ -1,9 +1,7 @@
 """One replay: open the tiers, precondition, populate, run the engine, write the results.
 
-`_Run` does these steps in order. Below it: what a finished run is, preparation of the storage, the
-clock that ends a run (`--duration`), replays that start together, and `Feed`, the thread that lays
-rows ahead of the run and hands on those behind it, so that memory holds a window of rows. Last,
-`recover`: of a killed run's journal a run, marked partial.
+`_Run` does these steps in order. Below it: the class of a finished run, preparation of the storage, the
+clock that ends a run (`--duration`), and replays that start together.
 """
 
 from __future__ import annotations
@@ -11,15 +9,12 @@ from __future__ import annotations
 import gc
 import hashlib
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from time import monotonic_ns
-from typing import Any
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -33,11 +28,10 @@ from kvreplay.plan.contents import DataSource, Fill, named
 from kvreplay.plan.output_directory import check_output, make_directory
 from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.plan.row_ring import DELETE, NOT_DONE, READ, WRITE
-from kvreplay.plan.window import Loader, populated_rows
-from kvreplay.probes.probe_session import probing
-from kvreplay.result import run_tables as tables
+from kvreplay.plan.window import populated_rows
+from kvreplay.probes.probe_session import Probed, probing
 from kvreplay.result.recording import RunPart
-from kvreplay.result.run_tables import JournaledRecord, PartialRunFile, journal, unrecovered
+from kvreplay.result.run_tables import journal
 from kvreplay.result.summarize import (
     Measured,
     RunResults,
@@ -46,8 +40,8 @@ from kvreplay.result.summarize import (
     build_run_header,
     collect_engine_facts,
     table_metadata,
-    window_note,
 )
+from kvreplay.run.feed import Feed
 from kvreplay.run.precondition import LaidOut, is_laid_out, lay_out_all, precondition
 from kvreplay.run.watch import Watch, Watching
 from kvreplay.tiers.claims import smart
@@ -56,25 +50,19 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
 from kvreplay.tiers.modelled import DriveFile
-from kvreplay.tiers.tier import BY_KEY, Holding, SeveralDrives, Tier, drives_of
+from kvreplay.tiers.tier import Holding, Tier, drives_of
 from kvtrace.core.app import INTERRUPTED, noted_signals
 from kvtrace.core.errors import (
-    ConfigError,
     DeviceError,
     FailedOperations,
     KvError,
-    TraceError,
-    need_file,
 )
 from kvtrace.core.files import write_json
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,
-    OPS_FILE,
     PROBE_FILE,
     RUN_FILE,
-    SERIES_FILE,
-    SERVED_FILE,
     DeviceIo,
     Populated,
     Preconditioned,
@@ -86,7 +74,7 @@ from kvtrace.core.run.run_file import (
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
-from kvtrace.core.tables import create, objects_path
+from kvtrace.core.tables import create
 
 NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run
@@ -97,27 +85,19 @@ SWITCH_INTERVAL_S = 5e-5
 
 The default, 5 ms, is longer than an I/O takes.
 """
+_Reading = TypeVar("_Reading")
 StopAsked = Callable[[], str | None]
 """Gives the reason to stop, or None."""
-Show = Callable[[str, int], Any]
-"""Of a label and a number of rows, gives a context manager that yields a function taking the rows
-done.
+Show = Callable[[str, int], AbstractContextManager[Callable[[float], None]]]
+"""Shows progress: takes a label and a number of rows, and returns a context manager.
+
+The manager yields a function that takes the number of rows done.
 """
-
-
-def check_config(config: Config, *, is_on_targets: bool = False) -> None:
-    """Raise ConfigError for options that exclude each other, or that a machine cannot have.
-
-    With `is_on_targets` DeviceError, too, for targets that a replay must not write to.
-    """
-    check(config)
-    if is_on_targets:
-        check_targets(config)
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replay that is asked for: of what, how, where it goes, and who looks on."""
+    """A replay that is asked for: its trace, options, output and observer."""
 
     config: Config
     trace: Path
@@ -130,22 +110,30 @@ class Replay:
     watching: Watching | None = None
     """Shows the measured part while it goes on, in place of `show`."""
 
+    def check_options(self) -> None:
+        """Raise ConfigError, naming the option, if an option has a value that cannot be used."""
+        check(self.config)
+
+    def check_targets(self) -> None:
+        """Raise ConfigError or DeviceError if a target on storage is missing or refuses."""
+        check_targets(self.config)
+
     def check(self, *, is_on_targets: bool = True) -> None:
-        """Refuse what cannot be replayed or written, before anything is made, read or measured,
+        """Refuse a replay that cannot run or write its output, before anything is made, read or measured,
         which takes minutes.
         """
-        check_config(self.config)
+        self.check_options()
         if self.config.drive is not None:
             DriveFile.read(Path(self.config.drive))
         if is_on_targets:
-            check_targets(self.config)
+            self.check_targets()
         check_output(self.output, is_forced=self.is_forced)
 
 
 def replay(
-    asked: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
+    request: Replay, *, tiers: list[Tier | None] | None = None, together: Together | None = None
 ) -> FinishedRun:
-    """Replay a trace as `asked` and write the run to its output.
+    """Replay a trace as `request` and write the run to its output.
 
     `tiers`, in the trace's order, replace the configured ones; `together` makes it start and end
     with other replays.
@@ -153,35 +141,34 @@ def replay(
     ConfigError, TraceError, DeviceError before anything was measured. Later faults are in the
     outcome.
     """
-    started_ns, config, trace = monotonic_ns(), asked.config, asked.trace
-    asked.check(is_on_targets=tiers is None)
-    setting = settle(config, trace, asked.output, asked.argv, tiers)
+    started_ns, config, trace = monotonic_ns(), request.config, request.trace
+    request.check(is_on_targets=tiers is None)
+    setting = settle(config, trace, request.output, request.argv, tiers)
     data = DataSource(
         setting.seed, config.dedup_ratio, config.compress_ratio, is_stamped=config.is_verified
     )
     with noted_signals() as signalled:
-        done = _Run(
-            setting, asked.show, data, started_ns, signalled, asked.watching, together
-        ).perform(asked.output)
-    if done.error is None and (name := signalled()) is not None:
+        finished = _Run(
+            setting, request.show, data, started_ns, signalled, request.watching, together
+        ).perform(request.output)
+    if finished.error is None and (name := signalled()) is not None:
         # It came while tiers were closed, which takes long if files are large: no other run may
         # follow.
         return replace(
-            done,
+            finished,
             error=Interrupted(
-                f"interrupted by {name} as the run ended; all of it is in {asked.output}"
+                f"interrupted by {name} as the run ended; all of it is in {request.output}"
             ),
         )
-    return done
+    return finished
 
 
 @contextmanager
 def quiet_interpreter() -> Iterator[None]:
-    """Have the garbage collector look at new objects alone, and shorten the interpreter's thread
-    switch interval.
+    """Let the garbage collector look at new objects alone, and shorten the thread switch interval.
 
-    It takes under 0.1 ms then, where what was imported takes 80; without it, a run of hours would
-    keep what it drops.
+    A collection then takes under 0.1 ms instead of 80; with collection switched off, a run of hours
+    would keep all objects that it drops.
     """
     interval = sys.getswitchinterval()
     gc.freeze()
@@ -218,7 +205,7 @@ class _Run:
         is_open_loop, loader = setting.pacer.speed is not None, window.loader
         with ExitStack() as stack:
             signalled, together = self.signalled, self.together
-            # By a signal, or by what ended other ranks.
+            # The reason is a signal, or the end of the other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
             engine = self._choose(config.depth, is_growing=is_open_loop)
@@ -253,8 +240,8 @@ class _Run:
                 preconditioned=preconditioned,
                 populated=populated,
                 smart={
-                    name: SmartReadings(before=found, after=None)
-                    for name, found in of_drives(setting, smart).items()
+                    name: SmartReadings(before=results, after=None)
+                    for name, results in of_drives(setting, smart).items()
                 },
                 prepared=Prepared(lay_out_ns=lay_out_ns, total_ns=monotonic_ns() - self.started_ns),
             )
@@ -262,13 +249,13 @@ class _Run:
             watch = None if self.watching is None else Watch(setting, is_open_loop=is_open_loop)
             make_directory(output, RUN_FILE)
             with (
-                journal(output, rows, build_partial_run(setting, begun), watch) as kept,
-                RunResults(setting, output) as found,
+                journal(output, rows, build_partial_run(setting, begun), watch) as run_journal,
+                RunResults(setting, output) as results,
             ):
 
-                def deliver(part: RunPart) -> None:
-                    kept.pass_by(part.first + len(part))
-                    found.take(part)
+                def deliver(run_part: RunPart) -> None:
+                    run_journal.pass_by(run_part.first + len(run_part))
+                    results.take(run_part)
 
                 feed = Feed(loader, deliver)
                 feed.fill()
@@ -289,39 +276,39 @@ class _Run:
                 driven = failed_populate or self._drive(
                     engine, job, interrupted, "replaying", watch
                 )
-                kept.stop()
-                moved = {
-                    of: moved_between(before[of], now)
-                    for of, now in of_drives(setting, device_counters).items()
+                run_journal.stop()
+                io_by_drive = {
+                    drive_name: moved_between(before[drive_name], now)
+                    for drive_name, now in of_drives(setting, device_counters).items()
                 }
-                found.note_end(driven.wall_ns)
+                results.note_end(driven.wall_ns)
                 feed.finish(rows_to_report(setting, loader.laid))
-                found.end()
+                results.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
-                summary = found.summary(None if failed_populate else driven, moved=moved)
-                trouble = found.warnings(moved) + _unread(driven, config.depth)
-                if kept.trouble:
+                summary = results.summary(None if failed_populate else driven, moved=io_by_drive)
+                trouble = results.warnings(io_by_drive) + _unread(driven, config.depth)
+                if run_journal.trouble:
                     trouble.append(
-                        f"after a kill the run could not have been recovered: {kept.trouble}"
+                        f"after a kill the run could not have been recovered: {run_journal.trouble}"
                     )
                 measured = Measured(
-                    moved,
+                    io_by_drive,
                     summary,
                     self._error(
                         driven,
                         summary,
-                        found.rows,
+                        results.rows,
                         is_populating=failed_populate is not None,
                         output=output,
                     ),
                     trouble,
                     named(driven.verification, setting.trace),
                     of_drives(setting, smart),
-                    probed,
+                    None if probed is None else probed.facts(),
                 )
-                facts = collect_engine_facts(found.setting, engine, self.data)
+                facts = collect_engine_facts(results.setting, engine, self.data)
                 begun = msgspec.structs.replace(begun, **facts._asdict())
-                return write_down(found, begun, measured, output)
+                return write_down(results, begun, measured, output, probed=probed)
 
     def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
@@ -352,8 +339,8 @@ class _Run:
             with self.show(label, len(job.rows)) as progress, quiet_interpreter():
                 return engine.drive(job, interrupted, progress)
 
-        def note(done: float) -> None:
-            watch.completed = done
+        def note(completed_rows: float) -> None:
+            watch.completed = completed_rows
 
         def begin(in_flight: Callable[[], int]) -> None:
             watch.in_flight = in_flight
@@ -373,8 +360,10 @@ class _Run:
         """
         setting = self.setting
         residency, tiers = setting.window.residency, setting.tiers
-        wanted = [t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers]
-        there = np.array(wanted)[residency.populate_tier]
+        is_populated_tier = [
+            t is not None and not (t.is_simulated or is_laid_out(t)) for t in tiers
+        ]
+        there = np.array(is_populated_tier)[residency.populate_tier]
         for index, tier in enumerate(tiers):
             if isinstance(tier, FileTier):
                 here = np.flatnonzero(residency.populate_tier == index)
@@ -395,13 +384,13 @@ class _Run:
             engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
-        done = rows.all["completed_ns"] != NOT_DONE
-        objects, moved = (
-            laid_out.objects + int(done.sum()),
-            laid_out.bytes + int(rows.all["length_bytes"][done].sum()),
+        is_completed = rows.all["completed_ns"] != NOT_DONE
+        objects, written_bytes = (
+            laid_out.objects + int(is_completed.sum()),
+            laid_out.bytes + int(rows.all["length_bytes"][is_completed].sum()),
         )
         is_whole = driven.failure is None and driven.completed == len(rows)
-        return Populated(objects, moved, driven.wall_ns), None if is_whole else driven
+        return Populated(objects, written_bytes, driven.wall_ns), None if is_whole else driven
 
     def _error(
         self, driven: Driven, summary: Summary, rows: int, *, is_populating: bool, output: Path
@@ -410,25 +399,25 @@ class _Run:
 
         None if it is.
         """
-        kept = f"what was measured is kept in {output} (partial)"
+        kept_note = f"what was measured is kept in {output} (partial)"
         planned = self.setting.window.planned_rows
         stops = driven.failure is not None and not driven.failure.is_corrupt
         if driven.failure is not None and (
             is_populating or (stops and self.setting.config.on_error == "stop")
         ):
             place = "while populating" if is_populating else f"row {driven.failure.row}"
-            return DeviceError(f"{place}: {driven.failure.message}; {kept}")
+            return DeviceError(f"{place}: {driven.failure.message}; {kept_note}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
         if (
             driven.interrupted_by is not None
             and not is_over
             and (is_populating or driven.completed < planned)
         ):
-            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept}")
+            return Interrupted(f"interrupted by {driven.interrupted_by}; {kept_note}")
         if driven.stalled is not None:
             return DeviceError(
                 f"nothing completed for {self.setting.config.stall}, though operations were in"
-                f" flight or due: {driven.stalled}; {kept}; raise --stall-timeout, or 0 for no"
+                f" flight or due: {driven.stalled}; {kept_note}; raise --stall-timeout, or 0 for no"
                 " limit"
             )
         if driven.failure is not None:
@@ -453,7 +442,7 @@ def _unread(driven: Driven, depth: int) -> list[str]:
 
 
 class Interrupted(KvError):  # noqa: N818 - the user's wish, not a fault
-    """The user asked to stop; what was measured is kept."""
+    """The user asked to stop; the measurements are kept."""
 
     exit_code = INTERRUPTED
 
@@ -468,38 +457,44 @@ class FinishedRun:
 
     @property
     def summary(self) -> Summary:
-        """Its figures."""
+        """The run's figures."""
         return self.run.summary
 
 
 Replaying = Callable[[Replay], FinishedRun]
-"""As `replay`, or what has it done on several ranks."""
+"""Runs a replay: `replay`, or a function that runs it on several ranks."""
 
 
 def write_down(
-    found: RunResults, begun: RunBegun, measured: Measured, output: Path, *, said: str = ""
+    results: RunResults,
+    begun: RunBegun,
+    measured: Measured,
+    output: Path,
+    *,
+    probed: Probed | None = None,
+    headline: str = "",
 ) -> FinishedRun:
     """Write the tables and run.json of a run to `output`, run.json last; return the run.
 
-    `said` stands in place of its verdict, where it is no replay: then no criterion judges it.
+    `headline` stands in place of its verdict, where it is no replay: then no criterion judges it.
     """
-    content = build_results(found, begun, measured)
-    if said:
+    content = build_results(results, begun, measured)
+    if headline:
         # Criteria of MLPerf judge a replay of its workload.
-        summary = msgspec.structs.replace(content.summary, verdict=said, judgement=None)
+        summary = msgspec.structs.replace(content.summary, verdict=headline, judgement=None)
         content = msgspec.structs.replace(content, mlperf=None, summary=summary)
     for name in (PROBE_FILE, BLOCKS_FILE):
         (output / name).unlink(missing_ok=True)
-    if measured.probed is not None:
-        measured.probed.save(output)
-        if measured.probed.has_events:
-            meta = table_metadata(BLOCKS, found.setting, content)
+    if probed is not None:
+        probed.save(output)
+        if probed.has_events:
+            meta = table_metadata(BLOCKS, results.setting, content)
             with create(output / BLOCKS_FILE, BLOCKS, meta) as out:
-                for batch in measured.probed.blocks():
+                for batch in probed.blocks():
                     out.write(batch)
-    found.close_tables(content)
+    results.close_tables(content)
     content = msgspec.structs.replace(
-        content, checkpoints=found.checkpoints(measured.summary.wall_ns)
+        content, checkpoints=results.checkpoints(measured.summary.wall_ns)
     )
     write_json(output / RUN_FILE, sealed(content))
     return FinishedRun(content, measured.error)
@@ -544,7 +539,7 @@ def precondition_all(
     setting: Setting, fill: Fill, interrupted: StopAsked, show: Show
 ) -> list[Preconditioned]:
     """Write the drives full as `--precondition` says."""
-    config, done = setting.config, []
+    config, conditioned = setting.config, []
     if config.precondition is None:
         return []
     peaks = setting.window.residency.drive_peak_bytes
@@ -557,7 +552,7 @@ def precondition_all(
     ]
     for stream, (drive, peak) in enumerate(drives):
         with show(f"preconditioning {drive.name}", 2 * peak) as progress:
-            found, region = precondition(
+            outcome, region = precondition(
                 drive,
                 peak,
                 Precondition(config.precondition),
@@ -568,16 +563,14 @@ def precondition_all(
                 interrupted=interrupted,
                 progress=progress,
             )
-        if isinstance(drive, ExtentTier) and found.is_whole:
+        if isinstance(drive, ExtentTier) and outcome.is_whole:
             drive.note_written(region)
-        done.append(found)
-    return done
+        conditioned.append(outcome)
+    return conditioned
 
 
-def of_drives(setting: Setting, read: Callable[[Path], Any]) -> dict[str, Any]:
-    """Return what `read` finds at the target of each drive, such as its SMART data, by the drive's
-    name.
-    """
+def of_drives(setting: Setting, read: Callable[[Path], _Reading]) -> dict[str, _Reading]:
+    """Return the result of `read` (such as SMART data) for the target of each drive, by name."""
     return {drive.name: read(Path(drive.target)) for drive in drives_of(setting.tiers)}
 
 
@@ -600,195 +593,3 @@ def rows_to_report(setting: Setting, laid: int) -> int:
     if not setting.rows_once or setting.pacer.speed is not None:
         return rows
     return min(rows, max(laid, setting.rows_once))
-
-
-PART_ROWS = 1 << 15
-"""Rows that are handed on together, at most."""
-_PAUSE_S = 0.002
-
-
-class Feed:
-    """Lays the rows of one run, and hands on completed ones, in order.
-
-    One that takes long holds up those after it, until the window is full; then nothing more is laid
-    before it ends.
-    """
-
-    def __init__(
-        self,
-        loader: Loader,
-        hand: Callable[[RunPart], None],
-        laid: Callable[[int, Any], None] | None = None,
-    ) -> None:
-        """Feed from `loader`, which has begun; `hand` takes the rows that are over.
-
-        `laid` takes rows as they are laid, and the number of the first: a journal knows what was
-        done of them.
-        """
-        self._loader, self._hand, self._laid = loader, hand, laid
-        self._rows = loader.rows
-        self._given = 0
-        self._work: Future[None] | None = None
-
-    @property
-    def trouble(self) -> str | None:
-        """What ended the reading of the trace; None while it goes on."""
-        return "the trace" if self._work and self._work.done() and self._work.exception() else None
-
-    def fill(self) -> None:
-        """Lay as many rows as fit the ring."""
-        first = self._loader.laid
-        self._loader.load()
-        while self._laid is not None and first < self._loader.laid:
-            rows = self._rows.within(first, self._loader.laid)
-            self._laid(first, rows)
-            first += len(rows)
-
-    @contextmanager
-    def running(self, wake: Callable[[], None]) -> Iterator[None]:
-        """Feed a run for as long as the context lasts; KvError of the trace at its end."""
-        is_over = threading.Event()
-
-        def work() -> None:
-            while not is_over.is_set():
-                # In whole parts: how far a replay in virtual time sees ahead does not depend on
-                # when this thread looks.
-                ended = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
-                has_given, laid = self._give(ended, PART_ROWS), self._loader.laid
-                self.fill()
-                if self._loader.laid > laid:
-                    wake()
-                elif not has_given:
-                    is_over.wait(_PAUSE_S)
-
-        with ThreadPoolExecutor(1, "kvreplay-feed") as pool:
-            if not self._loader.is_whole:
-                self._work = pool.submit(work)
-            try:
-                yield
-            finally:
-                is_over.set()
-        if self._work is not None:
-            self._work.result()
-
-    def _give(self, until: int, least: int) -> bool:
-        """Hand on rows up to `until`, if at least `least` of them are new.
-
-        Return whether it was done.
-        """
-        if until - self._given < least:
-            return False
-        while self._given < until:
-            rows = self._rows.within(self._given, min(until, self._given + PART_ROWS))
-            self._hand(RunPart(self._given, rows))
-            self._given += len(rows)
-            self._rows.struct.given = self._given
-        self._loader.forget(self._given)
-        return True
-
-    def finish(self, total: int) -> None:
-        """Hand on the remaining rows up to `total`; nothing more will be done to them."""
-        while self._given < total:
-            self._give(min(total, self._loader.laid), 1)
-            if self._given < total:
-                self.fill()
-        self._loader.close()
-
-
-def recover(path: Path, trace: Path | None = None) -> FinishedRun:
-    """Write the run in `path` that was cut off from its journal.
-
-    `trace` is where its trace lies now, if it moved.
-
-    ConfigError, TraceError if there is nothing to recover, or the trace is not the one that was
-    replayed. DeviceError if the run is still going on, or cannot be read.
-    """
-    with unrecovered(path) as begun, ExitStack() as stack:
-        setting = _setting(begun, path, trace)
-        window = setting.window
-        kept = JournaledRecord(path, window.planned_rows)
-        found = stack.enter_context(RunResults(setting, path))
-        window.loader.begin(setting.pacer)
-        found.note_end(kept.ended_ns)
-        feed = Feed(window.loader, found.take, kept.begin)
-        feed.finish(rows_to_report(setting, kept.reached + 1))
-        found.end()
-        error = Interrupted(
-            "killed while it ran; recovered from its journal, of which the last seconds may be"
-            " missing"
-        )
-        trouble = [
-            (
-                "its duration ends at the last completion that was kept; the cost of data generation"
-                " was lost in the kill"
-            )
-        ]
-        if setting.config.is_verified:
-            trouble.append(
-                "details of --verify were lost with the process; corrupt operations are in"
-                " ops.parquet"
-            )
-        measured = Measured(
-            {name: DeviceIo(read_bytes=None, written_bytes=None) for name in begun.smart},
-            found.summary(None, found.last_completed_ns),
-            error,
-            trouble,
-        )
-        came_to = msgspec.structs.replace(begun, window=window_note(found.setting))
-        outcome = write_down(found, came_to, measured, path)
-        tables.remove_journal(path)
-        # What the killed run had begun to write aside.
-        for name in (OPS_FILE, SERVED_FILE, SERIES_FILE):
-            for left in path.glob(f".{name}.*.tmp"):
-                left.unlink()
-    return outcome
-
-
-def recovered(path: Path, run: RunFile) -> str:
-    """Return what of `run`, one of several in the folder above `path`, could be recovered."""
-    asked = next((after for word, after in pairwise(run.argv) if word == "--trials"), None)
-    name = path.name.replace("trial-", "trial ") + (f" of {asked}" if asked else "")
-    planned = run.window.planned_rows or 0
-    return (
-        f"{name} was cut off; recovered {planned - (run.summary.not_reached or 0):,} of {planned:,}"
-        " rows"
-    )
-
-
-def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
-    """Return the run's setting, from run.partial.json and its trace."""
-    try:
-        config = msgspec.convert(begun.config, Config)
-    except msgspec.ValidationError as error:
-        raise ConfigError(
-            f"{path}: its configuration is of another version of kvreplay: {error}"
-        ) from None
-    where = trace or Path(begun.running.trace)
-    need_file(where, "; name the replayed trace with --trace")
-    setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
-    with where.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if begun.trace.sha256 is not None and digest != begun.trace.sha256:
-        raise TraceError(
-            "not the trace that was replayed; name that one with --trace (SHA-256"
-            f" {begun.trace.sha256}, not {digest})",
-            path=where,
-        )
-    is_same = (
-        setting.reader.meta == begun.trace.metadata
-        and setting.window.planned_rows == begun.window.planned_rows
-    )
-    if not is_same:
-        raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
-    for tier in setting.tiers:
-        if tier is not None:
-            known = begun.tiers[tier.name]
-            tier.engine = known["engine"]
-            if isinstance(tier, SeveralDrives) and tier.rule != known["placement"]:
-                raise ConfigError(
-                    f"{objects_path(where)}:"
-                    f" {'missing' if known['placement'] == BY_KEY else 'not there when it ran'}; it"
-                    " says on which drive each object is: restore it beside the trace, as it was"
-                    " for the run"
-                )
-    return setting

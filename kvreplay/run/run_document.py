@@ -14,7 +14,6 @@ from kvreplay.plan.contents import describe
 from kvreplay.plan.replay_config import Criteria
 from kvreplay.result.figures import WARNING
 from kvreplay.result.summarize import repeated, replayed_part
-from kvreplay.run.discover import Discovery
 from kvreplay.run.replay import FinishedRun
 from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
@@ -25,7 +24,6 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    parameters,
     table_of,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
@@ -34,7 +32,6 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
-_RATES = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
 _OPERATIONS = [
     ReportColumn("tier"),
     ReportColumn("op"),
@@ -97,7 +94,7 @@ def run_document(finished: FinishedRun) -> Document:
 
 
 def _totals(summary: Summary) -> str:
-    left = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
+    unreached = f", {summary.not_reached:,} not reached" if summary.not_reached else ""
     mix = f"; {summary.mix}" if summary.mix else ""
     left_out_ns = None if summary.warmup is None else summary.warmup.measured_from_ns
     after = (
@@ -107,7 +104,7 @@ def _totals(summary: Summary) -> str:
     )
     return (
         f"{counted(summary.operations or 0, 'operation')} in"
-        f" {after or format_duration(summary.wall_ns)}{left}{mix}"
+        f" {after or format_duration(summary.wall_ns)}{unreached}{mix}"
     )
 
 
@@ -118,7 +115,7 @@ def _window(finished: FinishedRun) -> str:
             f"recorded {counted(window.rows, 'operation')} of {window.limit}, over"
             f" {format_duration(window.span_ns)}"
         )
-    part = "the whole trace" if window.is_whole_trace else replayed_part(window)
+    window_text = "the whole trace" if window.is_whole_trace else replayed_part(window)
     missed, times = finished.summary.not_reached or 0, finished.summary.trace_times
     if window.repeats is not None:
         if finished.run.status == "partial" or times is None:
@@ -128,24 +125,28 @@ def _window(finished: FinishedRun) -> str:
             f"{format_duration(finished.summary.wall_ns)} (--duration"
             f" {format_duration(window.runtime_ns)})"
         )
-        part = f"{repeated(replayed_part(window), times)} in {took}"
-    done = "was to replay" if finished.run.status == "partial" else "replayed"
+        window_text = f"{repeated(replayed_part(window), times)} in {took}"
+    repeats_text = "was to replay" if finished.run.status == "partial" else "replayed"
     rows = counted(window.rows if window.node is None else window.planned_rows or 0, "row")
     if missed and window.repeats is not None:
         planned = window.planned_rows or 0
         rows = f"{planned - missed:,} of {counted(planned, 'operation')}"
-    return f"{done} {part}: {rows}, {format_duration(window.span_ns)} of trace time"
+    return f"{repeats_text} {window_text}: {rows}, {format_duration(window.span_ns)} of trace time"
 
 
 def _before(run: RunFile) -> Iterator[str]:
-    """Yield what was written before anything was measured."""
-    for done in run.preconditioned:
-        written = format_bytes(done.written_bytes)
+    """Yield lines on the data that was written before the measurement."""
+    for condition in run.preconditioned:
+        written = format_bytes(condition.written_bytes)
         steady = (
-            "" if done.is_steady is None else f"; {'steady' if done.is_steady else 'NOT STEADY'}"
+            ""
+            if condition.is_steady is None
+            else f"; {'steady' if condition.is_steady else 'NOT STEADY'}"
         )
-        steady += f" after {counted(len(done.rounds_bytes_per_s or []), 'round')}" if steady else ""
-        yield f"preconditioned {done.tier}, not measured: {written} written{steady}"
+        steady += (
+            f" after {counted(len(condition.rounds_bytes_per_s or []), 'round')}" if steady else ""
+        )
+        yield f"preconditioned {condition.tier}, not measured: {written} written{steady}"
     for name in run.tiers:
         laid_out = sum(
             facts.get("written_first_bytes") or 0 for tier, facts in run.drives() if tier == name
@@ -158,9 +159,9 @@ def _before(run: RunFile) -> Iterator[str]:
             f"populated first, not measured: {counted(run.populated.objects, 'object')}, {written}"
         )
     for name, facts in run.drives():
-        if taken := facts.get("taken_over_files"):
+        if duration_text := facts.get("taken_over_files"):
             yield (
-                f"{name}: {counted(taken, 'file')} of the run before reused, of the same length;"
+                f"{name}: {counted(duration_text, 'file')} of the run before reused, of the same length;"
                 " not written again"
             )
     if run.prepared is not None:
@@ -168,21 +169,21 @@ def _before(run: RunFile) -> Iterator[str]:
 
 
 def _beneath(run: RunFile) -> Iterator[str]:
-    """Yield what devices and probes saw meanwhile."""
-    for name, moved in run.device_io.items():
-        if moved.read_bytes is not None:
+    """Yield lines on the I/O that devices and probes counted during the run."""
+    for name, device_io in run.device_io.items():
+        if device_io.read_bytes is not None:
             yield (
-                f"device beneath {name}{_device(run, name)}: {format_bytes(moved.read_bytes)} read,"
-                f" {format_bytes(moved.written_bytes)} written during the run, by all programs"
+                f"device beneath {name}{_device(run, name)}: {format_bytes(device_io.read_bytes)} read,"
+                f" {format_bytes(device_io.written_bytes)} written during the run, by all programs"
             )
     if run.probes is not None and run.probes.is_measured:
         events = run.probes.event_rows
-        kept = (
+        device_names = (
             f" and {counted(events, 'block request')} in blocks.parquet"
             if isinstance(events, int)
             else ""
         )
-        yield f"probed: probe.json{kept}; kvdistill report shows where the time went"
+        yield f"probed: probe.json{device_names}; kvdistill report shows where the time went"
 
 
 def _off(run: RunFile) -> Iterator[str]:
@@ -214,28 +215,30 @@ def _device(run: RunFile, drive: str) -> str:
 
     Empty if not known.
     """
-    found = [
+    tier_facts = [
         facts["device"]
         for name, facts in run.drives()
         if drive in (name, f"{name}:{facts['target']}")
     ]
-    return f" ({found[0]})" if found else ""
+    return f" ({tier_facts[0]})" if tier_facts else ""
 
 
-def _verified(found: Verification | None) -> list[str]:
-    if found is None:
+def _verified(verification: Verification | None) -> list[str]:
+    if verification is None:
         return []
-    if not found.corrupt_blocks:
-        return [f"verified {counted(found.checked_blocks, 'block')} of 4 KiB: none corrupt"]
+    if not verification.corrupt_blocks:
+        return [f"verified {counted(verification.checked_blocks, 'block')} of 4 KiB: none corrupt"]
     lines = [
         (
-            f"CORRUPT: {found.corrupt_blocks:,} of {counted(found.checked_blocks, 'block')} of 4 KiB"
+            f"CORRUPT: {verification.corrupt_blocks:,} of {counted(verification.checked_blocks, 'block')} of 4 KiB"
             " read"
         )
     ]
-    lines += [f"  row {bad.row}: {describe(bad)}" for bad in found.located[:SHOWN_BAD_BLOCKS]]
-    if found.corrupt_blocks > SHOWN_BAD_BLOCKS:
-        lines.append(f"  … run.json lists {len(found.located):,}")
+    lines += [
+        f"  row {bad.row}: {describe(bad)}" for bad in verification.located[:SHOWN_BAD_BLOCKS]
+    ]
+    if verification.corrupt_blocks > SHOWN_BAD_BLOCKS:
+        lines.append(f"  … run.json lists {len(verification.located):,}")
     return lines
 
 
@@ -250,14 +253,16 @@ def _op(figures: Figures) -> str:
 
 
 def _times(
-    title: str, of: list[Figures], name: str, least: int = 0, every: Distribution | None = None
+    title: str, of: list[Figures], name: str, min_count: int = 0, every: Distribution | None = None
 ) -> ReportTable:
-    """Return the table of a time of figures that have it, of so many operations at `least`.
+    """Return the table of a time of figures that have it, of so many operations at `min_count`.
 
     Last that of `every`.
     """
     times = [
-        (f, found) for f in of if (found := getattr(f, name)) is not None and found.count >= least
+        (f, found)
+        for f in of
+        if (found := getattr(f, name)) is not None and found.count >= min_count
     ]
     rows = [asdict(found) | {"tier": f.tier, "op": _op(f)} for f, found in times]
     whose = "all, failed ones too" if any(f.errors for f in of) else "all"
@@ -276,36 +281,40 @@ def _times(
     )
 
 
-def _requests(found: RequestFigures) -> list[ReportTable]:
-    times = [("storage, all", found.storage)]
-    if found.response is not None:
-        times.append(("response, all", found.response))
+def _requests(requests: RequestFigures) -> list[ReportTable]:
+    times = [("storage, all", requests.storage)]
+    if requests.response is not None:
+        times.append(("response, all", requests.response))
     times += [
         (
             f"{'storage' if c.response is None else 'response'}, {c.qos} ({c.verdict})",
             c.response or c.storage,
         )
-        for c in found.classes
+        for c in requests.classes
     ]
-    if found.first_token is not None:
-        times.append(("first token (computing modelled)", found.first_token))
+    if requests.first_token is not None:
+        times.append(("first token (computing modelled)", requests.first_token))
     columns = [
         ReportColumn("time"),
         ReportColumn("count", "requests", Unit.COUNT),
         *TIME_COLUMNS,
         ReportColumn("max_ns", "max", Unit.NS),
     ]
-    rows = [asdict(each) | {"time": name} for name, each in times if each.count]
+    rows = [
+        asdict(class_figures) | {"time": name}
+        for name, class_figures in times
+        if class_figures.count
+    ]
     return [table_of("Requests", Sheet.QOS, columns, rows)] if rows else []
 
 
-def _criteria(found: Mlperf) -> ReportTable:
+def _criteria(mlperf: Mlperf) -> ReportTable:
     columns = [
         ReportColumn("name", "criterion"),
         ReportColumn("shown", "measured and threshold"),
         ReportColumn("verdict"),
     ]
-    return table_of("Criteria (--criteria)", Sheet.QOS, columns, found.criteria)
+    return table_of("Criteria (--criteria)", Sheet.QOS, columns, mlperf.criteria)
 
 
 def _after(run: RunFile) -> Iterator[str]:
@@ -336,57 +345,3 @@ def _after(run: RunFile) -> Iterator[str]:
             f"data generation took {percent(generation.share_of_threads)} of the threads' time,"
             f" allocating extents {percent(generation.reserve_share)}"
         )
-
-
-def machine_document(found: Discovery) -> Document:
-    """Make the document of a machine; what would disturb a replay comes first."""
-    host, limits = found.host, found.limits
-    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
-    memlock, files = limits["memlock_bytes"], limits["open_files"]
-    facts = {
-        "processor": (
-            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}"
-        ),
-        "kernel": host["kernel"],
-        "memory": (
-            f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available"
-        ),
-        "huge pages": found.huge_pages,
-        "GPUs": gpus or f"none: {found.gpu_reason}",
-        "io_uring": found.io_uring,
-        "memlock": "unlimited" if memlock is None else format_bytes(memlock),
-        "open files": "unlimited" if files is None else format_count(files),
-        **{
-            name: path or "not installed"
-            for name, path in (found.programs | found.gpu_libraries).items()
-        },
-        "probes": found.probes,
-    }
-    columns = [
-        ReportColumn("name", "drive"),
-        ReportColumn("model"),
-        ReportColumn("firmware"),
-        ReportColumn("bytes", "size", Unit.BYTES),
-        ReportColumn("scheduler"),
-        ReportColumn("queue_requests", "requests", Unit.COUNT),
-    ]
-    drives = table_of("Drives", Sheet.DEVICE, columns, found.drives)
-    columns = [
-        ReportColumn("mount_point", "mounted at"),
-        ReportColumn("device"),
-        ReportColumn("kind", "type"),
-        ReportColumn("free_bytes", "free", Unit.BYTES),
-    ]
-    systems = table_of("Filesystems", Sheet.DEVICE, columns, found.filesystems)
-    good = found.recommended
-    start = (
-        f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"
-        f" --trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
-    )
-    tables = [parameters("Machine", Sheet.PARAMETERS, facts), drives, systems]
-    return Document(
-        name="",
-        headline="",
-        chapters=[Chapter("", tables, [start, good["next"]])],
-        warnings=[f"warning: {line}" for line in found.warnings],
-    )

@@ -2,7 +2,7 @@
 
 Totals and rates of the last seconds, shown on stderr or served as OpenMetrics.
 
-Nothing is asked of the engine: once a second the journal looks for what has ended, and hands it on.
+Nothing is asked of the engine: once a second the journal collects the rows that have ended, and hands them on.
 `live` draws a table on a terminal, else a line now and then; `serving` is `--metrics`, by
 prometheus_client.
 """
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 
 LAST_NS = 5 * NS_PER_S
-"""What the last seconds are."""
+"""Length of the sliding window that a live view calls "the last seconds"."""
 BOUNDS_NS = tuple(16_000 << at for at in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
-"""Of the times of one look, so many at most are kept, evenly.
+"""Limit of the latencies kept per sample, taken evenly.
 
-A fast run is looked at a hundred times a second.
+A fast run is sampled a hundred times a second.
 """
 _COUNTS = np.dtype([(name, np.int64) for name in ("operations", "errors", "bytes", "response_ns")])
 _TOTALS = np.dtype([*_COUNTS.descr, ("buckets", np.int64, len(BOUNDS_NS) + 1)])
@@ -70,14 +70,14 @@ class Look:
     completed: int
     """Operations, of all that are planned or that the time admits."""
     share: float
-    """Of the rows, or of --duration."""
+    """Completed share of the rows, or of --duration."""
     left_ns: int | None
-    """By the share and the time so far; null before there is any, and beyond a day."""
+    """Estimated remaining time, from `share` and the elapsed time; null at first and above a day."""
     in_flight: int | None
     queue_depth: int
     rates: list[LiveRate]
     response_p99_ns: int | None
-    """Of the last seconds; service times in a closed loop; null with fewer than 100."""
+    """p99 over the last seconds, of service times in a closed loop; null below 100 operations."""
     late_p99_ns: int | None
     """The same of submission after the due time; null in a closed loop."""
 
@@ -92,8 +92,8 @@ class Watch:
         """Watch the run of `setting`, which begins now."""
         self.setting = setting
         self._kinds: dict[tuple[str, str], int] = {}
-        """Of tiers and operations: their number in these."""
-        self._totals: Any = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
+        """Index of each tier and operation in the totals."""
+        self._totals: np.ndarray = np.zeros(len(setting.tiers) * len(_OPS), _TOTALS)
         self.counters = Structure(
             JOURNAL,
             "Watched",
@@ -116,7 +116,9 @@ class Watch:
         self._simulated = {t.name for t in setting.tiers if t is not None and t.is_simulated}
         self._timeless = {t.name for t in setting.tiers if t is not None and not t.has_times}
         self._lock = threading.Lock()
-        self._looks: deque[tuple[int, dict[tuple[str, str], tuple[int, int]], Any, Any]] = deque()
+        self._looks: deque[
+            tuple[int, dict[tuple[str, str], tuple[int, int]], np.ndarray | None, np.ndarray | None]
+        ] = deque()
         for index, op in np.argwhere(setting.window.facts.kinds["rows"]).tolist():
             tier = setting.tiers[index]
             if tier is not None:
@@ -131,7 +133,7 @@ class Watch:
             self._looks.append((self._started_ns, self._counts(), None, None))
 
     def note(self) -> None:
-        """Count what the counters took since the last call."""
+        """Record the increase of the counters since the last call."""
         totals, buckets = self.counters.arrays["totals"], self.counters.arrays["buckets"]
         times, late = (
             self.counters.arrays[name][: self.counters.sampled].copy()
@@ -165,7 +167,7 @@ class Watch:
         runtime_ns = self.setting.config.runtime_ns
         rows = self.setting.window.planned_rows
         share = min(1.0, elapsed / runtime_ns if runtime_ns else self.completed / max(1, rows))
-        left = (
+        remaining = (
             runtime_ns - elapsed
             if runtime_ns
             else int(elapsed / share - elapsed)
@@ -175,16 +177,16 @@ class Watch:
         (first_ns, first, *_), (last_ns, last, *_) = looks[0], looks[-1]
         passed, rates = last_ns - first_ns, []
         for tier, op in self._kinds:
-            operations, moved = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
+            operations, traffic = (last[tier, op][i] - first[tier, op][i] for i in (0, 1))
             # Where nothing takes time, no bytes move: a run's figures have no bandwidth either.
-            bytes_per_s = None if tier in self._timeless else per_second(moved, passed)
-            said = f"{tier} (SIMULATED)" if tier in self._simulated else tier
-            rates.append(LiveRate(said, op, bytes_per_s, per_second(operations, passed)))
+            bytes_per_s = None if tier in self._timeless else per_second(traffic, passed)
+            parts_shown = f"{tier} (SIMULATED)" if tier in self._simulated else tier
+            rates.append(LiveRate(parts_shown, op, bytes_per_s, per_second(operations, passed)))
         return Look(
             elapsed_ns=elapsed,
             completed=int(self.completed),
             share=share,
-            left_ns=None if left is None or left > _MOST_LEFT_NS else max(0, left),
+            left_ns=None if remaining is None or remaining > _MOST_LEFT_NS else max(0, remaining),
             in_flight=None if self.in_flight is None else self.in_flight(),
             queue_depth=self.setting.config.depth,
             rates=rates,
@@ -193,16 +195,16 @@ class Watch:
         )
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
-        counts: Any = self._totals[["operations", "bytes"]].tolist()
+        counts: np.ndarray = self._totals[["operations", "bytes"]].tolist()
         return {key: counts[at] for key, at in self._kinds.items()}
 
 
-Watching = Callable[[Watch], AbstractContextManager[Any]]
+Watching = Callable[[Watch], AbstractContextManager[object]]
 """Shows a run for as long as its context lasts."""
 
 
-def _p99(parts: list[Any]) -> int | None:
-    times = np.concatenate(parts) if parts else np.zeros(0, np.int64)
+def _p99(samples: list[np.ndarray]) -> int | None:
+    times = np.concatenate(samples) if samples else np.zeros(0, np.int64)
     rank = nearest_rank(len(times), QUANTILES["p99"])
     return None if rank is None else int(np.partition(times, rank - 1)[rank - 1])
 
@@ -227,10 +229,10 @@ def live(watch: Watch) -> Iterator[None]:
         from rich.console import Console
         from rich.live import Live
 
-        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as shown:
-            shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+        with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as display:
+            display.update(table_of(watch.look(), is_open=is_open), refresh=True)
             while not is_over.wait(DRAWN_S):
-                shown.update(table_of(watch.look(), is_open=is_open), refresh=True)
+                display.update(table_of(watch.look(), is_open=is_open), refresh=True)
 
     thread = threading.Thread(
         target=draw if sys.stderr.isatty() else say, name="kvreplay-live", daemon=True
@@ -254,7 +256,7 @@ def line_of(look: Look, *, is_open: bool) -> str:
 
 
 def table_of(look: Look, *, is_open: bool) -> Group:
-    """Return a run at one moment as a table of its tiers, between lines on what is of all."""
+    """Return a run at one moment as a table of its tiers, between lines on the whole run."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -272,21 +274,21 @@ def table_of(look: Look, *, is_open: bool) -> Group:
 
 
 def _progress(look: Look) -> str:
-    left = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
+    remaining = "" if look.left_ns is None else f", {format_duration(look.left_ns)} left"
     return (
         f"replaying: {look.share:.0%}, {look.completed:,} operations in"
-        f" {format_duration(look.elapsed_ns)}{left}"
+        f" {format_duration(look.elapsed_ns)}{remaining}"
     )
 
 
 def _times(look: Look, *, is_open: bool) -> list[str]:
-    what = "response" if is_open else "service"
+    label = "response" if is_open else "service"
     in_flight = "-" if look.in_flight is None else look.in_flight
-    said = [
-        f"{what} p99 {format_duration(look.response_p99_ns)}",
+    texts = [
+        f"{label} p99 {format_duration(look.response_p99_ns)}",
         f"in flight {in_flight} of {look.queue_depth}",
     ]
-    return [*said, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else said
+    return [*texts, f"late p99 {format_duration(look.late_p99_ns)}"] if is_open else texts
 
 
 LOOPBACK = "127.0.0.1"
@@ -346,19 +348,19 @@ class Exporter:
             COUNTERS.items(), ("operations", "errors", "bytes"), strict=True
         ):
             counter = CounterMetricFamily(name, text, labels=_KIND)
-            for key, found in totals.items():
-                counter.add_metric(key, getattr(found, attribute))
+            for key, snapshot in totals.items():
+                counter.add_metric(key, getattr(snapshot, attribute))
             yield counter
         histogram = HistogramMetricFamily(
             RESPONSE,
             "Response times, from when an operation was due; service times in a closed loop",
             labels=_KIND,
         )
-        for key, found in totals.items():
-            so_far = found.buckets.cumsum().tolist()
+        for key, snapshot in totals.items():
+            so_far = snapshot.buckets.cumsum().tolist()
             bounds = [*(str(ns / NS_PER_S) for ns in BOUNDS_NS), "+Inf"]
             histogram.add_metric(
-                key, list(zip(bounds, so_far, strict=True)), found.response_ns / NS_PER_S
+                key, list(zip(bounds, so_far, strict=True)), snapshot.response_ns / NS_PER_S
             )
         yield histogram
         of_look = (
@@ -370,7 +372,7 @@ class Exporter:
             "late_p99_ns",
         )
         for (name, text), attribute in zip(GAUGES.items(), of_look, strict=True):
-            # What is not known is left out, and is not 0.
+            # Unknown values are left out; they are not 0.
             if (value := getattr(look, attribute)) is not None:
                 yield GaugeMetricFamily(
                     name, text, value=value / NS_PER_S if attribute.endswith("_ns") else value

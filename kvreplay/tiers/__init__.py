@@ -1,1 +1,4 @@
-"""Where operations go: one kind of tier a file. Imports plan."""
+"""Where operations go: one kind of tier a file, and which folders and devices may be used.
+
+It imports `plan`.
+"""

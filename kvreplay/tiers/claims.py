@@ -1,6 +1,6 @@
-"""What a replay may overwrite.
+"""Claims on the storage that a replay may overwrite.
 
-Empty directories, files of its own, and block devices that nothing uses.
+A replay overwrites empty directories, files of its own, and block devices that nothing uses.
 
 In a directory all objects lie in one scratch folder with a marker file. By the marker a later run
 knows the leftovers of a killed one; a lock on it keeps two runs apart, and only files of ours are
@@ -123,7 +123,7 @@ def _is_locked(fd: int, path: Path) -> bool:
 _OURS = b"Written by kvreplay: this file or device is its own and will be overwritten.\n"
 _CRC_BYTES = 4
 HEADER_BYTES = 4096
-"""Of a file's header; a device's is one of its blocks if those are longer."""
+"""Length of a file's header; that of a device is at least one of its blocks."""
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
@@ -251,9 +251,9 @@ _MAGIC = (
     ("ext4", 1080, b"\x53\xef"),
     ("btrfs", 65600, b"_BHRfS_M"),
 )
-"""What is known of signatures without util-linux.
+"""Signatures that are recognized without util-linux.
 
-Libblkid's name, where it stands, and its bytes.
+Each has libblkid's name, its offset and its bytes.
 """
 _LOOKED_AT_BYTES = 128 << 10
 _TIMEOUT_S = 10
@@ -266,7 +266,7 @@ _NO_DEVICE = ("socket:", "pipe:", "anon_inode:", "/memfd:")
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
-    """What is known of a block device."""
+    """A block device, as the kernel and its signatures describe it."""
 
     name: str
     """The kernel's, such as nvme1n1."""
@@ -285,11 +285,11 @@ class BlockDevice:
     see.
     """
     signatures: tuple[str, ...] = ()
-    """By libblkid's names: the partition tables, filesystems, volumes and swap on it."""
+    """The partition tables, filesystems, volumes and swap on it, by libblkid's names."""
 
 
 def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> BlockDevice:
-    """Return what the kernel tells of the block device at `path`; what it holds is not read."""
+    """Return the kernel's description of the block device at `path`; its content is not read."""
     number = numbered(path.stat().st_rdev)
     at = (sysfs / "dev/block" / number).resolve()
     if not at.is_dir():
@@ -329,9 +329,9 @@ def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) 
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
-    """Return who has one of the devices open for writing, and keeps it.
+    """Return the processes that hold one of the devices open for writing.
 
-    Udev and losetup let it go in a moment.
+    Udev and losetup close it in a moment, so they do not count.
     """
     found = set(_writers(numbers, proc))
     for _ in range(_LOOKS):
@@ -462,7 +462,7 @@ def claim_device(
 
 
 def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
-    """Return what the block device at `path` is.
+    """Return the description of the block device at `path`.
 
     DeviceError, as `refusal` says, if it is not to be written.
     """
@@ -512,7 +512,7 @@ def _wipefs_names(command: list[str]) -> list[str]:
 
 
 def _types(command: list[str]) -> list[str]:
-    """Return what `blkid -p` names.
+    """Return the signatures that `blkid -p` names.
 
     It gives up on a device with several filesystems, which it calls ambivalent.
     """

@@ -16,7 +16,6 @@ import struct
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kvreplay.tiers.host import is_on_drive, queue_number
 from kvtrace.core.errors import DeviceError
@@ -31,7 +30,7 @@ _AT_EMPTY_PATH = 0x1000
 
 @dataclass(frozen=True, slots=True)
 class DirectIo:
-    """What the kernel says of direct I/O on one file of the target."""
+    """The kernel's report on direct I/O to one file of the target."""
 
     is_confirmed: bool
     """O_DIRECT stands in the open file's flags, an aligned write and read went through, and a drive
@@ -83,7 +82,7 @@ def probe(directory: Path, target: str) -> DirectIo:
 
 
 def refused(target: str, error: OSError) -> DeviceError:
-    """Return what to say of a target that cannot be opened with O_DIRECT."""
+    """Return the error for a target that cannot be opened with O_DIRECT."""
     if error.errno != errno.EINVAL:
         return DeviceError(f"{target}: {error.strerror}")
     return DeviceError(f"{target}: its filesystem refuses O_DIRECT ({error.strerror}); {_ADVICE}")
@@ -134,9 +133,9 @@ def allocate(fd: int, length: int) -> None:
 F_SET_RW_HINT = 1036
 LIFETIMES = ("short", "medium", "long", "extreme")
 _SHORT = 2
-"""Of RWH_WRITE_LIFE_SHORT, the first that says anything; the others of LIFETIMES follow."""
+"""RWH_WRITE_LIFE_SHORT, the first hint with a meaning; the others of LIFETIMES follow it."""
 _MOST_STREAMS = 255
-"""What the field of a request holds."""
+"""The largest stream number that the field of a request holds."""
 HINTED, STREAMED = "F_SET_RW_HINT", "io_uring write_stream"
 
 
@@ -158,10 +157,10 @@ def device_streams(device: Path) -> int:
     return min(_MOST_STREAMS, queue_number(device, "max_write_streams") or 0)
 
 
-def facts(by: str, count: int, why_not: str | None) -> dict[str, Any]:
-    """Return what run.json says of a tier's streams.
+def facts(by: str, count: int, why_not: str | None) -> dict[str, object]:
+    """Return the facts of a tier's streams for run.json.
 
-    That they were passed on `by` what, as how many, or why not.
+    They name the mechanism (`by`) and the number of streams passed on, or the reason why none were.
     """
     applied = None if why_not else by
     numbers = {

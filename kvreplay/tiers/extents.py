@@ -20,7 +20,6 @@ import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from kvreplay.tiers import claims, directio
 from kvreplay.tiers.claims import Header, claim_device, decode_header, encode_header
@@ -42,7 +41,7 @@ class Space:
         """
         self._size_bytes = size_bytes
         self.address = call("space_open", size_bytes, unit_bytes, reserved_bytes)
-        """Of the structure."""
+        """Address of the C structure of the space."""
         weakref.finalize(self, call, "space_close", self.address)
 
     def expect(self, grown: Mapping[int, int]) -> None:
@@ -60,7 +59,7 @@ class Space:
         """
         return call("space_reserve", self.address, object_id, length)
 
-    def reserve_all(self, objects: Any, lengths: Any) -> Any:
+    def reserve_all(self, objects: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Reserve an extent for each of `objects` (int64 both)."""
         ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
         starts = np.empty(len(ids), np.int64)
@@ -102,10 +101,10 @@ class Space:
 SPARE_SHARE = 0.25
 """Space beyond what the replay holds at most, because free extents lie scattered."""
 FREED_ONLY = "only free space: no I/O to the device"
-"""What deletes do unless they discard."""
+"""The effect of deletes that do not discard."""
 START_BYTES = 1 << 20  # where objects begin: extents, stripes and zones lie at multiples of it
 _ALLOCATED_UNIT_BYTES = 512
-"""Of st_blocks."""
+"""The unit of st_blocks."""
 
 
 class ExtentTier(Drive):
@@ -185,7 +184,7 @@ class ExtentTier(Drive):
 
     @property
     def unwritten(self) -> Region:
-        """What of the space that the replay will use was not written since it was allocated."""
+        """The region of the replay's space that was not written since it was allocated."""
         start = max(self.alignment, self._filled_bytes)
         return Region(self._fd, start, max(0, self._used_bytes - start))
 
@@ -222,7 +221,7 @@ class ExtentTier(Drive):
             self.write_streams = directio.device_streams(self._path)
         return True
 
-    def _placement(self) -> dict[str, Any]:
+    def _placement(self) -> dict[str, object]:
         """Return how streams are passed on, or why not."""
         why_not = None
         if not self.is_device:
@@ -238,7 +237,7 @@ class ExtentTier(Drive):
             )
         return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
         return {
             **super().facts(),

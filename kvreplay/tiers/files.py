@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from kvreplay.plan.row_ring import NONE
 from kvreplay.tiers import claims, directio
@@ -55,7 +54,7 @@ class FileTier(Drive):
         }
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
-        self._streams: dict[str, Any] | None = None
+        self._streams: dict[str, object] | None = None
         self._left: dict[str, int] | None = None
         self._taken_over: int | None = None
 
@@ -87,7 +86,7 @@ class FileTier(Drive):
         self._path_of = path_function(self._options.layout, str(scratch))
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
-    def take_over(self, objects: Any, lengths: Any) -> Any:
+    def take_over(self, objects: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Name files that an earlier run left as those of `objects` that are as long, remove
         others; whose (bool).
         """
@@ -141,7 +140,7 @@ class FileTier(Drive):
         }
         return Native(TierKind.FILES, [NativeDrive(fd=self._scratch_fd)], of, self._options.layout)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return filesystem, device, and what was confirmed of direct I/O."""
         return {
             **super().facts(),

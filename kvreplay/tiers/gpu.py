@@ -27,7 +27,7 @@ from kvreplay.plan.row_ring import REPLAY
 from kvreplay.tiers.extents import SPARE_SHARE, Space
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier, copy_threads
-from kvreplay.tiers.tier import Native, StorageOptions, TierKind
+from kvreplay.tiers.tier import Handle, Native, StorageOptions, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.units import format_bytes
 
@@ -37,7 +37,7 @@ SINK_BYTES = 256 << 20
 A small one would stay in its cache.
 """
 LEFT_BYTES = 256 << 20
-"""Of the GPU's free memory, for the driver's own needs."""
+"""Free GPU memory that is left to the driver."""
 UNIT_BYTES = 512
 """Objects begin at multiples of it, unless they are verified by pages."""
 OPTIONS = ("device", "copy")
@@ -79,14 +79,14 @@ class CudaDevice:
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
         self._taken.append(("cuDevicePrimaryCtxRelease_v2", device))
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
         if code == _OUT_OF_MEMORY:
             raise MemoryError(self.said(code))
         if code:
             raise OSError(errno.EIO, self.said(code))
 
-    def _take(self, name: str, gives_back: str, *arguments: Any) -> int:
+    def _take(self, name: str, gives_back: str, *arguments: object) -> int:
         taken = ctypes.c_void_p()
         self.use()
         self._call(name, ctypes.byref(taken), *arguments)
@@ -94,7 +94,7 @@ class CudaDevice:
         return taken.value or 0
 
     def said(self, code: int) -> str:
-        """Return what the driver calls an error."""
+        """Return the driver's name of an error."""
         name = ctypes.c_char_p()
         self._driver.cuGetErrorName(code, ctypes.byref(name))
         return f"CUDA: {(name.value or str(code).encode()).decode()}"
@@ -115,9 +115,9 @@ class CudaDevice:
         return self._take("cuMemAlloc_v2", "cuMemFree_v2", ctypes.c_size_t(nbytes))
 
     def copier(self, staging_bytes: int) -> Any:
-        """Return what one thread that copies has here.
+        """Return the GPU resources of one copying thread.
 
-        A stream, two events, and pinned memory of the host.
+        They are a stream, two events, and pinned memory of the host.
         """
         stream = self._take("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
         begins, ends = (self._take("cuEventCreate", "cuEventDestroy_v2", 0) for _ in range(2))
@@ -253,11 +253,11 @@ class GpuTier(RamTier):
         return dataclasses.replace(super().native(), fields=of)
 
     def why_failed(self, code: int) -> str:
-        """Return what the driver called the last error."""
+        """Return the driver's name of the last error."""
         is_known = self._gpu is not None and self._gpu.error
         return self._device.said(self._gpu.error) if is_known else super().why_failed(code)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the GPU, how data moves, and what was copied in each direction, what populates it
         included.
         """
@@ -451,21 +451,21 @@ class GdsTier(FileTier):
         mirror, place = self._mirror(data)
         self._device.copy(mirror.at + place, address_of(data), len(data))
 
-    def begin(self, op: int, object_id: int) -> Any:
+    def begin(self, op: int, object_id: int) -> Handle:
         """Open the object's file; an existing one is not truncated."""
         path = self.path(object_id)
         self._device.use()
         mode = "r" if op != _WRITE else "r+" if Path(path).exists() else "w"
         return _checked(lambda: self._library.open(path, mode))
 
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+    def write(self, handle: Handle, offset: int, data: memoryview) -> None:
         """Write the mirror of `data`, which was staged."""
         mirror, place = self._mirror(data)
         went = _checked(lambda: handle.raw_write(mirror, len(data), offset, place))
         if went != len(data):
             raise OSError(errno.EIO, f"short write: {went} of {len(data)} bytes")
 
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+    def read(self, handle: Handle, offset: int, into: memoryview) -> int:
         """Read into the mirror of `into`; back to the host only to be verified."""
         mirror, place = self._mirror(into)
         came = int(_checked(lambda: handle.raw_read(mirror, len(into), offset, place)))
@@ -473,7 +473,7 @@ class GdsTier(FileTier):
             self._device.copy(address_of(into), mirror.at + place, came)
         return came
 
-    def end(self, op: int, handle: Any) -> None:
+    def end(self, op: int, handle: Handle) -> None:
         """Close the file, after fdatasync if that is the policy."""
         try:
             if op == _WRITE and self.is_synced:
@@ -485,7 +485,7 @@ class GdsTier(FileTier):
         """Remove the object's file."""
         Path(self.path(object_id)).unlink()
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the directory's facts, and which way data took."""
         way = msgspec.to_builtins(self._library.way())
         return {**super().facts(), "gds": {"device": self._device.name, **way}}
@@ -497,7 +497,7 @@ class GdsTier(FileTier):
 
 
 def _checked(call: Callable[[], Any]) -> Any:
-    """Return what `call` gives; errors of kvikio are RuntimeErrors, an engine takes OSErrors."""
+    """Return the result of `call`; raise an OSError, which engines expect, for a RuntimeError."""
     try:
         return call()
     except RuntimeError as error:

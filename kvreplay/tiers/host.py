@@ -113,7 +113,7 @@ class Mount:
 
 
 def mounts(proc: Path = Path("/proc")) -> list[Mount]:
-    """Return what is mounted, in order of mounting. Source: proc(5), mountinfo."""
+    """Return the mounts in order of mounting. Source: proc(5), mountinfo."""
     found = []
     for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
         left, _, right = line.partition(" - ")
@@ -158,7 +158,7 @@ def is_on_drive(target: Path) -> bool:
 
 
 def layers(target: Path) -> str:
-    """Return what `target` lies on, down to its drives: `md0 over nvme0n1, md0 over nvme1n1`."""
+    """Return the devices beneath `target`, down to its drives: `md0 over nvme0n1, md0 over nvme1n1`."""
     return ", ".join(text for _, text in _layers(target, _MAX_LAYERS))
 
 
@@ -323,9 +323,9 @@ def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[
 
 
 def device_counters(target: Path) -> DeviceIo | None:
-    """Return what the device beneath `target` has moved so far, for all programs.
+    """Return the I/O counters of the device beneath `target`, for all programs since boot.
 
-    None if it is not seen.
+    None if the device is not visible.
 
     Source: /proc/diskstats (Documentation/admin-guide/iostats.rst): sectors of 512 bytes whatever
     the device, times in milliseconds.

@@ -25,21 +25,18 @@ from kvtrace.core.metadata import Metadata
 
 # Long: a kind of tier each.
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
-    """Return the tiers of the trace, whose metadata is `meta`, in order.
-
-    None for those without a target.
-    """
+    """Return the tiers of the trace with the metadata `meta`, in order; None without a target."""
     names = [tier.name for tier in meta.tiers]
     tiers: list[Tier | None] = [None] * len(names)
-    taken: dict[Path, str] = {}
+    tier_by_path: dict[Path, str] = {}
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
-        asked = f"--tier {name}={target}"
+        option = f"--tier {name}={target}"
         kind, options = named(target) or (None, {})
         if kind == "ram":
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
         elif kind == "gpu":
-            number, is_within = gpu_options(options, asked, is_verified=config.is_verified)
+            number, is_within = gpu_options(options, option, is_verified=config.is_verified)
             is_verified = config.is_verified
             tiers[index] = GpuTier(
                 name, number, config.io_bytes, is_within=is_within, is_verified=is_verified
@@ -47,9 +44,9 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         elif kind == "null":
             tiers[index] = SimulatedTier(name)
         elif kind == "sim":
-            tiers[index] = simulated(name, options, meta, asked)
+            tiers[index] = simulated(name, options, meta, option)
         elif is_object_store(target):
-            address = Address.of(asked, target, config.endpoints)
+            address = Address.of(option, target, config.endpoints)
             tiers[index] = ObjectTier(
                 name,
                 f"{address.scheme}://{address.path}",
@@ -62,16 +59,16 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             )
         else:
             for path in map(Path.resolve, paths_of(target)):
-                if path in taken:
+                if path in tier_by_path:
                     raise ConfigError(
-                        f"{asked}: tier {taken[path]} has this target already; name another"
+                        f"{option}: tier {tier_by_path[path]} has this target already; name another"
                     )
                 if path == output.resolve() or path in output.resolve().parents:
                     raise ConfigError(
                         f"-o {output} is inside the target of tier {name}; name a directory"
                         " outside it"
                     )
-                taken[path] = name
+                tier_by_path[path] = name
             tiers[index] = storage_tier(config, name, target, trace)
     _check_meant(config, tiers)
     return tiers
@@ -123,8 +120,11 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     """
     paths = _paths_alike(name, target)
     is_space = _is_space(paths[0])
-    same = {of.name: getattr(config, of.name) for of in fields(StorageOptions)}
-    how = StorageOptions(**same | {"layout": FileLayout(config.layout)})
+    option_values = {
+        option_field.name: getattr(config, option_field.name)
+        for option_field in fields(StorageOptions)
+    }
+    how = StorageOptions(**option_values | {"layout": FileLayout(config.layout)})
     if config.is_gds and (is_space or len(paths) > 1):
         raise ConfigError(
             f"--tier {name}={target}: --gds reads and writes files; name one directory"

@@ -50,7 +50,7 @@ ASSUMED = {
     "gpu": _served((1_500 * 10**9, 1_500 * 10**9), 10_000, "assumed: copies within HBM3"),
     "cpu": _served((50 * 10**9, 50 * 10**9), 10_000, "assumed: copies over PCIe 5.0 x16"),
 }
-"""By tier name, where neither the option nor the trace says."""
+"""Defaults by tier name, where neither the option nor the trace gives a value."""
 
 
 class SimulatedTier(Tier):
@@ -101,7 +101,7 @@ class SimulatedTier(Tier):
         ]
         return min(1 / max(busy_ns), in_flight / (sum(busy_ns) + of.latency_ns))
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return that nothing moved, and the model of its times."""
         if self.service is None:
             return {"is_simulated": True, "note": "no data moved: its times are not latencies"}
@@ -173,11 +173,11 @@ def _of_trace(tier: str, meta: Metadata) -> Service | None:
 
 DRIVE_FILE = "drive.json"
 PARTS = (0.0, 0.5, 0.95, 0.99, 0.999, 0.9999, 1.0)
-"""Of the I/Os of a cell, the quickest first: where their times are kept."""
+"""Quantiles of a cell's I/O times that are kept, the fastest first."""
 _KEPT = ("p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 _HELD, _WORK = len(PARTS), len(PARTS) + 1
 _BETWEEN, _BEYOND, _ALONE = 1.0, 1e-3, 1e-6
-"""What an estimate of a missing cell counts: between two that are known, beyond two, beside one."""
+"""Weights of an estimate for a missing cell: between two known cells, beyond two, beside one."""
 _OPS = ("read", "write")
 _matrix_at = function(
     "thread_interpolate_matrix", StructAt, int, float, float, float, np.dtype(np.float64)
@@ -189,9 +189,9 @@ class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):
 
 
 class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the drive did with I/Os of one size, so many in flight, of which so many read.
+    """The drive's measurements for one I/O size, one queue depth and one share of reads.
 
-    Null of what is not known.
+    Unmeasured values are null.
     """
 
     io_bytes: int
@@ -225,7 +225,7 @@ class DriveError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a drive was measured to do: drive.json."""
+    """The measurements of a drive: drive.json."""
 
     schema_version: int = 1
     program: str = "kvreplay"
@@ -239,12 +239,12 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     device_bytes: int | None
     filesystem: str | None
     file_bytes: int
-    """Of the file that was read and written, whole before."""
+    """Length of the file that was read and written; it was written whole before."""
     cells: list[DriveCell]
     held_out: DriveError | None
     """Null of too few cells."""
     sha256: str | None = None
-    """Of all else, as `sealed` has it."""
+    """Checksum of all other fields, as `sealed` computes it."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -387,7 +387,7 @@ def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
     )
 
 
-def _mean(logs: Any) -> float:
+def _mean(logs: np.ndarray) -> float:
     """Return the mean of times whose logarithms are `logs` at PARTS, and rise evenly between them."""
     values, steps = np.exp(logs), np.diff(logs)
     is_flat = steps < 1e-9  # noqa: PLR2004 - of logarithms
@@ -395,7 +395,7 @@ def _mean(logs: Any) -> float:
     return float(between @ np.diff(PARTS))
 
 
-def _log_parts(times: DriveTimes) -> Any:
+def _log_parts(times: DriveTimes) -> np.ndarray:
     """Return the logarithms of a cell's times at PARTS.
 
     Those kept, a least one so that their mean is right.
@@ -408,10 +408,11 @@ def _log_parts(times: DriveTimes) -> Any:
     ratios = np.geomspace(0.01, 0.9999, 200)
     ratio = np.interp(of_lower / kept[0], (1 - ratios) / -np.log(ratios), ratios)
     logs = np.append(logs[0] + np.log(ratio), logs)
-    return logs + np.log((times.mean_ns or 1) / _mean(logs))
+    scaled: np.ndarray = logs + np.log((times.mean_ns or 1) / _mean(logs))
+    return scaled
 
 
-def _fill(values: Any, sizes: Any, depths: Any) -> None:
+def _fill(values: np.ndarray, sizes: np.ndarray, depths: np.ndarray) -> None:
     """Estimate the missing cells (size, depth) of `values` along both axes.
 
     On the line through the two nearest.

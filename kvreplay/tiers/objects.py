@@ -198,8 +198,8 @@ class StoreClient:
                 return url
         return None
 
-    def facts(self) -> dict[str, Any]:
-        """Return what spoke to which endpoints, and how.
+    def facts(self) -> dict[str, object]:
+        """Return the client, its endpoints and its settings.
 
         The first is null where the environment named it.
         """
@@ -309,7 +309,7 @@ def copy(into: memoryview, source: memoryview) -> None:
 
 
 SCHEMES = ("s3", "az", "gs")
-"""Of targets that are object stores; az and gs are s3dlio's too, and untested here."""
+"""URL schemes of object stores; s3dlio supports az and gs too, which are untested here."""
 _TARGET = re.compile(rf"({'|'.join(SCHEMES)})://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]")
 _PORTS = {"http": 80, "https": 443}
@@ -400,7 +400,7 @@ def _checked(url: str) -> str:
 
 
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-"""Of the standard files; variables of the same meaning are these in capitals."""
+"""Keys of the standard files; the environment variables are the same in capitals."""
 _SECRETS = (
     *map(str.upper, _KEYS),
     "AZURE_STORAGE_KEY",
@@ -474,7 +474,7 @@ class Answer(StrEnum):
     TIMED_OUT = "timed_out"
     """No answer in time."""
     FINAL = "final"
-    """What will not change: no such object, no permission."""
+    """An error that a retry does not mend: no such object, no permission."""
 
 
 _REFUSED = (
@@ -555,7 +555,7 @@ class RequestCounts:
         """Return the sum of one count over all kinds."""
         return sum(count[name] for count in self._counts.values())
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return the counts by kind, and what was done about refusals."""
         return {
             "requests": {kind: dict(count) for kind, count in self._counts.items()},
@@ -568,7 +568,7 @@ FOLDER = "kvreplay-scratch"
 MARKER = f"{FOLDER}/KVREPLAY"
 _MARKER_TEXT = b"Written by kvreplay: everything in this folder is its own and will be deleted.\n"
 MOST_BYTES = 5 << 30
-"""Of one PUT, by S3's definition."""
+"""Maximum length of one PUT, by S3's definition."""
 
 
 @dataclass(slots=True)
@@ -737,8 +737,8 @@ class ObjectTier(Tier):
         """Return the object's URI."""
         return f"{self.target.rstrip('/')}/{self._key(object_id)}"
 
-    def facts(self) -> dict[str, Any]:
-        """Return what was asked of the store and what it answered; populating is among it."""
+    def facts(self) -> dict[str, object]:
+        """Return the counts of requests to the store and of its answers, those of populating included."""
         client = self._client
         return {
             "is_simulated": False,
@@ -751,7 +751,7 @@ class ObjectTier(Tier):
         }
 
     def warnings(self) -> list[str]:
-        """Return what the store refused or failed, in words."""
+        """Return sentences on the requests that the store refused or failed."""
         counts = self._client.requests
         refused, failed, silent = (counts.total(name) for name in _FAULTS)
         if not refused + failed + silent:

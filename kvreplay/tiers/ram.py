@@ -119,7 +119,7 @@ class RamTier(Tier):
         """Return why an object does not fit."""
         return None if self._space is None else self._space.why_no_room(object_id)
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         """Return how reads and writes are done."""
         sink = None if self._is_verified else SINK_BYTES
         pages = (

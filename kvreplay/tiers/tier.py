@@ -1,5 +1,4 @@
-"""What the engine asks of any tier, which tiers it serves without Python, and how objects are named
-as files.
+"""The interface of a tier, the tiers that C serves without Python, and the file names of objects.
 
 A tier on several drives has each object whole on one, which its key names, or its id where there
 are no keys.
@@ -10,6 +9,7 @@ Objects as files lie in directories of our own, or are named as serving engines 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import sys
@@ -143,7 +143,7 @@ class StorageOptions:
     Fdatasync before a written file is closed, within the operation's time.
     """
     advice: str = "none"
-    """What buffered files are advised by posix_fadvise.
+    """The posix_fadvise advice for buffered files.
 
     `none`, `sequential` when one is opened, or `dontneed`.
     """
@@ -166,18 +166,22 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a replay will hold on a tier."""
+    """The space that a replay needs on a tier."""
 
     peak_bytes: Sequence[int]
-    """By drive: the most at once, every object as long as it will get."""
+    """Peak of each drive, with every object at its final length."""
     grown: Mapping[int, int] = field(default_factory=dict)
-    """By id of an object that is written on beyond its end: how long it gets at most."""
+    """Maximum length of each object that later writes extend, by object id."""
     ahead_bytes: int = 0
     """How much may be written before deletes that the trace has before it."""
     together_bytes: Sequence[int] = ()
-    """By drive: the most at once of all tiers that share its space."""
+    """Peak of each drive, over all tiers that share its space."""
     objects: int = sys.maxsize
     """One more than the highest id of an object, or more."""
+
+
+Handle = Any
+"""What the library of a tier that Python serves names an open object by."""
 
 
 class TierKind(IntEnum):
@@ -203,7 +207,7 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes_per_s: int
     write_bytes_per_s: int
     latency_ns: int
-    """Of one operation, after it has had the server."""
+    """Latency of one operation, which begins when the server is done with it."""
     concurrency: int = 0
     """Operations served at once, which bounds their rate by the latency; 0 is unbounded."""
     source: str
@@ -235,13 +239,13 @@ class Native:
     """A tier that is open, as the engine finds it."""
 
     kind: TierKind
-    drives: Sequence[Any] = ()
-    """Of NativeDrive."""
+    drives: Sequence[ctypes.Structure] = ()
+    """Its drives, as structs NativeDrive."""
     fields: Mapping[str, int] = field(default_factory=dict)
     """More of the struct Tier of replay.h, by its names."""
     layout: FileLayout | None = None
     service: Service | None = None
-    drive_of: Any = None
+    drive_of: np.ndarray | None = None
     """uint8 an object id; None where there is one drive."""
 
 
@@ -309,12 +313,12 @@ class Tier:
         """Return how the engine does its operations, once it is open."""
         return Native(TierKind.PYTHON)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what run.json says of this tier."""
+    def facts(self) -> dict[str, object]:
+        """Return the facts of this tier for run.json."""
         return {"is_simulated": self.is_simulated}
 
     def warnings(self) -> list[str]:
-        """Return what a reader of the figures must know first, once it is over."""
+        """Return the warnings for a reader of the figures, when the run is over."""
         return []
 
     def close(self) -> None:
@@ -327,7 +331,7 @@ class Tier:
         """Return why an object found no room, as far as the tier knows."""
 
     def why_failed(self, code: int) -> str:
-        """Return what failed, of an operation whose errno is `code`."""
+        """Return words for the failure of an operation that ended with errno `code`."""
         return os.strerror(code)
 
     def reserve(self, object_id: int, end: int) -> None:
@@ -339,19 +343,19 @@ class Tier:
     def stage(self, data: memoryview) -> None:
         """Copy generated data to where its write starts from, such as the GPU; not measured."""
 
-    def begin(self, op: int, object_id: int) -> Any:
+    def begin(self, op: int, object_id: int) -> Handle:
         """Return a handle for reading or writing the object; part of the operation's time."""
         raise NotImplementedError
 
-    def write(self, handle: Any, offset: int, data: memoryview) -> None:
+    def write(self, handle: Handle, offset: int, data: memoryview) -> None:
         """Write all of `data` at `offset`."""
         raise NotImplementedError
 
-    def read(self, handle: Any, offset: int, into: memoryview) -> int:
+    def read(self, handle: Handle, offset: int, into: memoryview) -> int:
         """Read up to `len(into)` bytes from `offset`; return how many came."""
         raise NotImplementedError
 
-    def end(self, op: int, handle: Any) -> None:
+    def end(self, op: int, handle: Handle) -> None:
         """Finish with a handle; part of the operation's time."""
 
     def delete(self, object_id: int) -> None:
@@ -371,10 +375,10 @@ class Drive(Tier):
         self.drives = (self,)
         self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
-        self._found: dict[str, Any] = {}
-        """Of the filesystem and the device.
+        self._found: dict[str, object] = {}
+        """Facts of the filesystem and the device.
 
-        Read when it is opened, because they may be gone by the end.
+        They are read when the tier is opened, because the target may be gone by the end.
         """
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
@@ -384,8 +388,8 @@ class Drive(Tier):
         """
         raise NotImplementedError
 
-    def facts(self) -> dict[str, Any]:
-        """Return what was confirmed of direct I/O."""
+    def facts(self) -> dict[str, object]:
+        """Return the facts of direct I/O, as far as the kernel confirmed it."""
         return {
             "is_simulated": False,
             "is_direct": self._direct is not None and self._direct.is_confirmed,
@@ -413,7 +417,7 @@ BY_ID = (
 )
 
 
-def spread(trace: Path, drives: int) -> tuple[Any, str]:
+def spread(trace: Path, drives: int) -> tuple[np.ndarray, str]:
     """Return uint8 an object id, which of `drives` it lies on, and the rule.
 
     By key, or by id without objects table.
@@ -430,7 +434,7 @@ def spread(trace: Path, drives: int) -> tuple[Any, str]:
     return drive_by_id(ids, drives), BY_ID
 
 
-def drive_by_key(trace: Path, drives: int) -> Any:
+def drive_by_key(trace: Path, drives: int) -> np.ndarray:
     """Return uint8 an object id: which of `drives` its key in the objects table names."""
     parts = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
@@ -443,13 +447,13 @@ def drive_by_key(trace: Path, drives: int) -> Any:
     return np.concatenate(parts)
 
 
-def drive_by_id(ids: int, drives: int) -> Any:
+def drive_by_id(ids: int, drives: int) -> np.ndarray:
     """Return uint8 for each of the ids 0 to `ids`: which of `drives` it names (BY_ID).
 
     Neighbours, which are often moved together, lie on different drives, each of which holds as many
     of them; the mixing keeps ids at any fixed distance from falling on one drive.
     """
-    runs: Any = np.arange(-(-ids // drives), dtype=np.uint64)
+    runs: np.ndarray = np.arange(-(-ids // drives), dtype=np.uint64)
     # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
     mixed = runs + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
@@ -461,7 +465,7 @@ def drive_by_id(ids: int, drives: int) -> Any:
 class SeveralDrives(Tier):
     """A tier whose objects lie on `drives`, all of one kind."""
 
-    def __init__(self, name: str, drives: Sequence[Drive], drive_of: Any, rule: str) -> None:
+    def __init__(self, name: str, drives: Sequence[Drive], drive_of: np.ndarray, rule: str) -> None:
         """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
@@ -469,7 +473,7 @@ class SeveralDrives(Tier):
             drive_of,
             rule,
             drives,
-            memoryview(drive_of),
+            memoryview(drive_of.data),
         )
         self.has_ring = all(drive.has_ring for drive in drives)
 
@@ -529,8 +533,8 @@ class SeveralDrives(Tier):
         """Return why an object finds no extent on its drive."""
         return self.drive(object_id).why_no_room(object_id)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what all drives share, null where they differ, and each drive's own."""
+    def facts(self) -> dict[str, object]:
+        """Return the facts that all drives share, null where they differ, and those of each drive."""
         each = [drive.facts() for drive in self.drives]
         shared = {
             name: value if all(f[name] == value for f in each) else None

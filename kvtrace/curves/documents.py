@@ -154,7 +154,7 @@ def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
     )
     if not target.is_met(sizing.ceiling):
         if target.hit_ratio is not None and sizing.ceiling.hit_ratio < target.hit_ratio:
-            unreachable = f"{100 * target.hit_ratio:g} % is unreachable; the ceiling is"
+            unreachable = f"{100 * target.hit_ratio:g} % is unreachable: the highest is"
             return f"{unreachable} {_reached(sizing.ceiling, target)}, with {unlimited}"
         return f"the target is unreachable: {_reached(sizing.ceiling, target)}, with {unlimited}"
     best_point = max(sizing.points, key=lambda point: point.hit_ratio)

@@ -1118,7 +1118,7 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
     note = (
         f"closed loop: {waits.followers} of {len(requests)} requests arrive a"
         " pause after the end of the simulated answer before them, others at their recorded time;"
-        f" the pause is {pause or 'the recorded time from the end note_text that answer on'}"
+        f" the pause is {pause or 'the recorded time from the end of that answer'}"
     )
     notes = tuple(text for text in requests.notes if text != requests.untimed)
     return replace(requests, notes=(*notes, note)), waits

@@ -150,6 +150,47 @@ def test_a_folder_imports_only_earlier_steps_of_the_flow():
     assert not wrong
 
 
+REPLAY_IMPORTS = {
+    "plan": set(),
+    "tiers": {"plan"},
+    "engine": {"plan", "tiers"},
+    "probes": {"tiers"},
+    "result": {"plan", "tiers", "engine"},
+    "run": {"plan", "tiers", "engine", "probes", "result"},
+    "experiments": {"plan", "tiers", "result", "run"},
+    "ranks": {"plan", "result", "run"},
+    "commands": {"plan", "probes", "run", "experiments", "ranks"},
+}
+"""The folders that each folder of kvreplay imports, as docs/architecture.md has them: 24 arrows."""
+
+
+def test_kvreplay_folders_import_as_the_page_says():
+    imported_folders = defaultdict(set)
+    for module, imported in graph().items():
+        program, room = folder(module)
+        if program != "kvreplay" or not room:
+            continue
+        for other in imported:
+            its_program, its_room = folder(other)
+            if its_program == program and its_room not in ("", room):
+                imported_folders[room].add(its_room)
+    assert {room: imported_folders[room] for room in REPLAY_IMPORTS} == REPLAY_IMPORTS
+    assert set(imported_folders) <= set(REPLAY_IMPORTS)
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    for room, allowed in REPLAY_IMPORTS.items():
+        row = re.search(rf"^\| `{room}` \| (.*) \|$", page, re.MULTILINE)
+        assert row is not None, room
+        assert set(re.findall(r"`(\w+)`", row[1])) == allowed, room
+
+
+def test_no_two_files_of_kvreplay_share_a_name():
+    places = defaultdict(list)
+    for path in (ROOT / "kvreplay").rglob("*.py"):
+        if path.parent.name != "commands" and path.name != "__init__.py":
+            places[path.name].append(path)
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
 def test_drivers_of_engines_import_nothing_of_ours():
     """They run in an engine's own interpreter, which need not have us."""
     for path in sources("engine_drivers"):

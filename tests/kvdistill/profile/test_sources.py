@@ -166,7 +166,7 @@ def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run_cli("kvdistill", "fio", run, "-o", tmp_path / "jobs", "--mode", "stat")
     job = (tmp_path / "jobs" / "stat.fio").read_text()
     assert "buffer_compress_percentage=75\ndedupe_percentage=50\n" in job
-    assert shows(job, "# 1 … fewer … 99 % … 0.526")
+    assert shows(job, "1 or less 99 % … 0.526")
     assert "\niodepth=1\n" in job
 
 

@@ -18,7 +18,7 @@ from drive_files import cell, drive_of, write_drive
 from phrases import show_each, shows
 from whole import read_table
 
-from kvreplay.experiments.load_sweep import card_document, first_users
+from kvreplay.experiments.scorecard import card_document, first_users
 from kvtrace.core.document.chapters import card_answer
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
@@ -29,12 +29,12 @@ NVME = 2
 @pytest.fixture
 def small(monkeypatch):
     """Let the stacks be small, and their users quick."""
-    cards = "kvreplay.experiments.load_sweep"
+    cards = "kvreplay.experiments.scorecard"
     monkeypatch.setattr(f"{cards}.MODEL", "tiny-1b")
     monkeypatch.setattr(f"{cards}.FASTER", {"gpu": "8MiB", "cpu": "32MiB"})
     monkeypatch.setattr(f"{cards}.LOAD", ("--duration", "60s", "--set", "workload.think_time=2s"))
     monkeypatch.setattr(f"{cards}.first_users", lambda _drive, _known: [8.0])
-    monkeypatch.setattr("kvreplay.experiments.load_sweep.PRECISION", 4)
+    monkeypatch.setattr("kvreplay.experiments.scorecard.PRECISION", 4)
     monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_NS", 10**9)
     monkeypatch.setattr("kvreplay.run.discover.SIZES", (4096, 1 << 20))
     monkeypatch.setattr("kvreplay.run.discover.ROOFLINE_DEPTHS", (1, 4))
@@ -166,7 +166,7 @@ def test_a_card_is_what_its_runs_say(tmp_path):
 @pytest.mark.full
 @pytest.mark.usefixtures("small")
 def test_what_was_measured_is_kept_when_a_later_stack_cannot_be(tmp_path, monkeypatch):
-    from kvreplay.experiments import load_sweep as cards
+    from kvreplay.experiments import scorecard as cards
     from kvtrace.core.errors import DeviceError
 
     (tmp_path / "drive").mkdir()
@@ -226,7 +226,7 @@ def test_what_a_card_needs(tmp_path):
 def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
     from msgspec.structs import replace
 
-    from kvreplay.experiments import load_sweep as cards
+    from kvreplay.experiments import scorecard as cards
     from kvreplay.run.discover import drive_table
     from kvreplay.tiers.modelled import DriveError
 

@@ -11,8 +11,13 @@ from conftest import run_cli, write_trace
 from phrases import pattern, shows
 from run_files import figures, run_file, summary
 
-from kvreplay.experiments.trials import Trials, disagreements, quantities, trials_verdict
-from kvreplay.experiments.trials_document import trials_document
+from kvreplay.experiments.trials import (
+    Trials,
+    disagreements,
+    quantities,
+    trials_document,
+    trials_verdict,
+)
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
 from kvtrace.core.errors import ConfigError

@@ -20,8 +20,8 @@ from kvreplay.experiments.trials import Trials
 from kvreplay.plan.replay_config import Config, PartitionBy
 from kvreplay.ranks import rank_session as session
 from kvreplay.ranks.helper import offset_of
-from kvreplay.ranks.partition import target_of
 from kvreplay.ranks.parts import RANKS_FILE
+from kvreplay.run.rank_targets import rank_target
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.tier import Tier
@@ -318,18 +318,18 @@ def test_a_rank_has_a_folder_a_file_or_a_device_of_its_own(tmp_path):
     drive = tmp_path / "drive"
     drive.mkdir()
     hosts = ["a", "b", "a"]
-    assert target_of("nvme", "ram", 1, hosts) == "ram"
-    assert target_of("nvme", str(drive), 2, hosts) == str(drive / "rank-0002")
+    assert rank_target("nvme", "ram", 1, hosts) == "ram"
+    assert rank_target("nvme", str(drive), 2, hosts) == str(drive / "rank-0002")
     assert (drive / "rank-0002").is_dir()
-    assert target_of("nvme", f"{drive}/f.dat", 1, hosts) == f"{drive}/f.rank-0001.dat"
-    assert target_of("s3", "s3://bucket/prefix/", 1, hosts) == "s3://bucket/prefix/rank-0001"
-    assert target_of("nvme", "/dev/nvme{local}n1", 2, hosts) == "/dev/nvme1n1"
-    assert target_of("nvme", f"{drive}/{{rank}}", 2, hosts) == f"{drive}/2"
+    assert rank_target("nvme", f"{drive}/f.dat", 1, hosts) == f"{drive}/f.rank-0001.dat"
+    assert rank_target("s3", "s3://bucket/prefix/", 1, hosts) == "s3://bucket/prefix/rank-0001"
+    assert rank_target("nvme", "/dev/nvme{local}n1", 2, hosts) == "/dev/nvme1n1"
+    assert rank_target("nvme", f"{drive}/{{rank}}", 2, hosts) == f"{drive}/2"
     with pytest.raises(DeviceError, match="system path"):
-        target_of("nvme", "/", 0, hosts)
+        rank_target("nvme", "/", 0, hosts)
     (drive / "mine.txt").touch()
     with pytest.raises(DeviceError, match="not empty"):
-        target_of("nvme", str(drive), 1, hosts)
+        rank_target("nvme", str(drive), 1, hosts)
 
 
 @pytest.mark.root
@@ -338,8 +338,8 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     if not devices:
         pytest.skip("no block device here")
     with pytest.raises(ConfigError, match=r"--tier nvme=.*2 ranks"):
-        target_of("nvme", str(devices[0]), 0, ["a", "b", "a"])
-    assert target_of("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
+        rank_target("nvme", str(devices[0]), 0, ["a", "b", "a"])
+    assert rank_target("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 
 
 @pytest.mark.full

@@ -28,7 +28,8 @@ from kvreplay.plan.output_directory import check_output
 from kvreplay.plan.replay_config import Config
 from kvreplay.result import run_tables as journals
 from kvreplay.result.run_tables import Journal
-from kvreplay.run.replay import Replay, recover, replay
+from kvreplay.run.recover import recover
+from kvreplay.run.replay import Replay, replay
 from kvreplay.run.run_document import run_document
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions, drive_by_id

@@ -18,9 +18,11 @@ from kvreplay.plan.replay_config import Config
 from kvreplay.plan.window import Loader
 from kvreplay.result.recording import RunPart
 from kvreplay.result.run_tables import JournaledRecord
-from kvreplay.run import replay as feeding
+from kvreplay.run import feed as feeding
 from kvreplay.run import replay as running
-from kvreplay.run.replay import Feed, Replay, recover
+from kvreplay.run.feed import Feed
+from kvreplay.run.recover import recover
+from kvreplay.run.replay import Replay
 from kvreplay.run.watch import Watch
 from kvtrace.core import tables
 

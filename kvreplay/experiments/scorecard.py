@@ -1,0 +1,251 @@
+"""A drive's scorecard: the users of each of several caching stacks that the drive sustains."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from kvreplay.experiments.load_sweep import PRECISION, TRIALS, progress_of, sweep, tiers_rate
+from kvreplay.plan.output_directory import make_directory
+from kvreplay.result.figures import slowest
+from kvreplay.run.discover import drive_table, error_line, measure_drive
+from kvreplay.run.replay import Replay
+from kvreplay.tiers.claims import claim, release
+from kvreplay.tiers.modelled import DRIVE_FILE, DriveFile, DriveModel
+from kvtrace.core import statistics
+from kvtrace.core.document import chapters
+from kvtrace.core.document.document import Document
+from kvtrace.core.errors import KvError
+from kvtrace.core.files import write_json
+from kvtrace.core.run.probe_file import find_probe
+from kvtrace.core.run.run_file import SERVED_FILE, RunFile, find_run
+from kvtrace.core.run.sweep_file import (
+    CARD_FILE,
+    Axis,
+    Card,
+    CardTrial,
+    LoadSweep,
+    Score,
+    SweepPoint,
+    TriedUsers,
+)
+from kvtrace.core.schema import SERVED, TRACE
+from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
+from kvtrace.core.tables import open_table
+from kvtrace.core.units import per_second
+
+MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
+"""The model that the stacks serve, and the tiers that they have above the drive.
+
+Little, so that the drive has the work.
+"""
+
+
+LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
+"""The steady window begins where the drive's tier first evicts, which takes few users long."""
+
+
+USER_BYTES_PER_S = 90e6
+"""Approximate load of one of these users on the drive (77 to 105 MB/s were seen).
+
+It says where a search begins.
+"""
+
+
+TIER = "nvme"
+
+
+def gen_options(preset: str, size: str) -> str:
+    """Return the options of the `kvtrace gen` that makes a stack's trace, on `size` of the drive."""
+    capacities = FASTER | {TIER: size}
+    settings = [
+        part for tier, of in capacities.items() for part in ("--set", f"tiers.{tier}.capacity={of}")
+    ]
+    return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
+
+
+def first_users(drive: DriveFile, known: float | None) -> list[float]:
+    """Return the users that a search begins with.
+
+    A step below and above what the stack before is `known` to sustain.
+
+    Of the first stack, those that ask for half of what `drive` does, as a power of two.
+    """
+    if known is not None:
+        return [max(1.0, float(int(known / PRECISION))), float(math.ceil(known * PRECISION))]
+    rate, _ = DriveModel(drive.cells).at(1 << 20, 16, 0.5)
+    return [max(1.0, 2.0 ** round(math.log2(rate / 2 / USER_BYTES_PER_S)))]
+
+
+def measure_stack(
+    asked: Replay,
+    preset: str,
+    users: list[float],
+    tell: Callable[[str], None],
+    endurance: Endurance | None,
+) -> tuple[Score, RunFile, KvError | None]:
+    """Sweep the users of one stack, from these on, and `tell` each run.
+
+    Return score, run, and why it is partial.
+
+    Raises:
+        KvError: nothing was measured.
+
+    """
+    gen = shlex.join(open_table(asked.trace, TRACE).meta.argv[2:])
+    found, error = sweep(
+        asked,
+        Axis.USERS,
+        users,
+        is_made=True,
+        done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
+    )
+    if not found.points:
+        raise error or KvError(f"{preset}: nothing was measured")
+    point = next((p for p in found.points if p.value == found.knee), found.points[0])
+    first = point.run.partition("-trial-")[0]
+    names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]
+    runs = {name: run for name in names if (run := find_run(asked.output / name)) is not None}
+    run, folder = runs[point.run], asked.output / point.run
+    return (
+        _score(preset, found, point, list(runs.values()), run, folder, gen, endurance),
+        run,
+        error,
+    )
+
+
+def _score(
+    preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
+    gen: str, endurance: Endurance | None,
+) -> Score:  # fmt: skip
+    size, asked, each = (
+        run.tiers[TIER].get("device_bytes"),
+        point.asked_bytes_per_s,
+        [_trial(of) for of in trials],
+    )
+    columns = {name: [getattr(of, name) for of in each] for name in CardTrial.__struct_fields__}
+    middle = {name: None if None in of else round(median(of)) for name, of in columns.items()}
+    written = middle["written_bytes_per_s"]
+    a_day = None if written is None else written * SECONDS_PER_DAY
+    probed = find_probe(folder)
+    sides = list(probed.block.directions.values()) if probed else []
+    issued = sum(side.issued or 0 for side in sides)
+    depths = [(of.in_flight, of.count) for side in sides for of in side.in_flight_at_dispatch]
+    both = [(of.read_bytes_per_s or 0) + (of.written_bytes_per_s or 0) for of in each]
+    return Score(
+        **middle,
+        preset=preset,
+        gen=gen,
+        users=sweep_.knee,
+        tried=[TriedUsers(p.value, p.trials, p.held_trials or 0) for p in sweep_.points],
+        at_users=point.value,
+        answer=sweep_.answer,
+        limit=sweep_.limit,
+        request_bytes=sum(side.issued_bytes or 0 for side in sides) / issued if issued else None,
+        in_flight=(
+            sum(of * count for of, count in depths) / sum(count for _, count in depths)
+            if depths
+            else None
+        ),
+        drive_writes_per_day=a_day / size if a_day is not None and size else None,
+        life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
+        delivered_share=(
+            (tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None
+        ),
+        spread=statistics.spread(both) if len(both) > 1 else None,
+        trials=len(each),
+        each=each,
+        requests=sum(
+            batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()
+        ),
+        trace_sha256=run.trace.sha256,
+    )
+
+
+def _trial(run: RunFile) -> CardTrial:
+    times = {
+        f"read_{name}": slowest(run.summary.figures, "read", name)
+        for name in ("p50_ns", "p99_ns", "p99_9_ns")
+    }
+    return CardTrial(
+        read_bytes_per_s=_rate(run, "read"), written_bytes_per_s=_rate(run, "write"), **times
+    )
+
+
+def _rate(run: RunFile, op: str) -> float | None:
+    """Return the bytes a second that `run` moved by `op`."""
+    moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
+    return per_second(sum(moved) if moved else None, run.summary.measured_ns)
+
+
+def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:
+    """Return the card, which scorecard.json in the output holds, too."""
+    tier = {} if run is None else run.tiers[TIER]
+    card = Card(
+        argv=asked.argv,
+        status="complete" if error is None else str(error),
+        window=asked.config.window,
+        device=tier.get("device"),
+        model=tier.get("device_model"),
+        device_bytes=tier.get("device_bytes"),
+        filesystem=tier.get("filesystem"),
+        scores=scores,
+    )
+    write_json(asked.output / CARD_FILE, card)
+    return card
+
+
+def card_document(card: Card, drive: DriveFile) -> Document:
+    """Return the document of the card, with the drive's own measurements, on one page."""
+    page = chapters.card_document(card)
+    notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
+    if unknown:
+        notes.append(
+            f"{len(unknown)} measurements of the drive are missing, the first because"
+            f" {unknown[0].reason}"
+        )
+    if drive.held_out is not None:
+        notes.append(error_line(drive.held_out))
+    page.chapters[0].tables.append(drive_table(drive))
+    return page
+
+
+def run_scorecard(
+    request: Replay,
+    target: Path,
+    traces: dict[str, Path],
+    tell: Callable[[str], None],
+    endurance: Endurance | None,
+) -> tuple[Card | None, DriveFile, KvError | None]:
+    """Measure the drive at `target`, then each stack of `traces` (its trace, by preset) on it.
+
+    Returns the card, None if no stack was measured; the drive's own figures; and why the card is
+    partial, or None. Our files on the target are removed at the end.
+    """
+    scores: list[Score] = []
+    run: RunFile | None = None
+    error: KvError | None = None
+    sustained_users: float | None = None
+    drive = measure_drive(request, target)
+    make_directory(request.output, CARD_FILE)
+    write_json(request.output / DRIVE_FILE, drive)
+    try:
+        for preset, trace in traces.items():
+            try:
+                stack_request = replace(request, output=request.output / preset, trace=trace)
+                users = first_users(drive, sustained_users)
+                score, run, error = measure_stack(stack_request, preset, users, tell, endurance)
+                sustained_users = score.users
+                scores.append(score)
+            except KvError as stack_error:
+                error = stack_error
+            if error is not None:
+                break
+    finally:
+        release(claim(target), is_kept=False)
+    card = card_of(request, scores, run, error) if scores else None
+    return card, drive, error
