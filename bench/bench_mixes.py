@@ -27,7 +27,7 @@ from msgspec import to_builtins
 
 from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, figures_of, verdicts
 from kvdistill.jobs.fio_replay import split_ios
-from kvdistill.jobs.fio_run import direct_requests, run_seen
+from kvdistill.jobs.fio_run import direct_requests, run_observed
 from kvdistill.jobs.fio_run import disk_of as disk_beneath
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
@@ -114,7 +114,7 @@ def record(folder: Path, name: str, job: str) -> Path:
     seen = folder / name
     if not (seen / "blocks.parquet").exists():
         (folder / f"{name}.fio").write_text(SHARED + job)
-        found = run_seen(folder / f"{name}.fio", 120, keep=seen)
+        found = run_observed(folder / f"{name}.fio", 120, keep=seen)
         if found.why is not None:
             raise SystemExit(found.why)
     return seen

@@ -52,11 +52,11 @@ def simulated_s(workers: int, seeds: int) -> float:
     """Simulate a grid; return its seconds."""
     from kvtrace.commands.study import simulate
     from kvtrace.curves.points import Simulated
-    from kvtrace.study.run import here
+    from kvtrace.study.run import run_locally
 
     asked = tasks(seeds)
     start = time.perf_counter()
-    found = [result for _, result in here(asked, simulate, workers)]
+    found = [result for _, result in run_locally(asked, simulate, workers)]
     took = time.perf_counter() - start
     assert len(found) == len(asked)
     assert all(isinstance(one, Simulated) for one in found), found

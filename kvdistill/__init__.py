@@ -1,4 +1,4 @@
-"""Distil KV-cache traces and measurements into fio jobs and reports.
+"""Make fio jobs and reports from KV-cache traces and measurements.
 
     profile = kvdistill.distil("trace.parquet", tier="nvme")
     jobs = kvdistill.fio_jobs(profile)
@@ -6,7 +6,7 @@
     db = kvdistill.connect("trace.parquet", "run/")
     kvdistill.report("run/").write("report.html")
 
-Only these names are public. Each is imported when it is first used, for the libraries beneath take
+Only these names are public. Each is imported at its first use, because the libraries beneath take
 long to import. Errors are the classes of `kvtrace.core.errors`.
 """
 

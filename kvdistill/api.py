@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from kvdistill.jobs.fio_jobs import FioJobs, make_jobs
 from kvdistill.jobs.job import JobOptions
 from kvdistill.profile.profile import Profile, ScratchFolder
-from kvdistill.profile.sources import distil_source, distilled_of
+from kvdistill.profile.sources import distil_source, with_operations
 from kvdistill.queries.database import open_connection, register
 from kvdistill.queries.window import parse_window
 from kvdistill.reports.compare import Comparison
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class HasPath(Protocol):
-    """An object that is stored at a path, as a trace or a run of the other two libraries is."""
+    """An object with a path, such as a trace of kvtrace or a run of kvreplay."""
 
     @property
     def path(self) -> Path:
@@ -38,7 +38,7 @@ Source = str | Path | HasPath
 
 
 def path_of(source: Source) -> Path:
-    """Return where `source` is stored."""
+    """Return the path of `source`."""
     return Path(source) if isinstance(source, str | Path) else Path(source.path)
 
 
@@ -52,23 +52,23 @@ def distil(
     busiest: str | None = None,
     scratch: Path | None = None,
 ) -> Profile:
-    """Distil the I/O of one tier: mix, sizes, arrivals, depth, places, reuse and phases.
+    """Extract the workload profile of one tier: mix, sizes, arrivals, queue depth, reuse, phases.
 
-    A profile holds counts, sizes in bytes and times in ns. What the source does not say is None: a
-    trace has no depth, a probe's histograms have no order.
+    A profile holds counts, sizes in bytes and times in ns. A figure that the source does not hold
+    is None: a trace has no queue depth, and a probe's histograms have no order.
 
     `source` is a path, or a trace or run with a `path`: a trace, a run's folder, ops.parquet,
     blocks.parquet, probe.json or profile.json. `tier` names the tier or disk, and may be left out
-    where there is one; in a fleet, nvme@3 is node 3's. Of the source, `limit` takes only the first
-    rows (10000), time ("60s") or bytes ("8GiB"); `begin` and `end` are times from the first
-    operation on ("20s"); `busiest` is the length of the window that moves the most bytes ("10s").
+    if there is only one; in a fleet, nvme@3 is the tier of node 3. `limit` uses only the first rows
+    (10000), time ("60s") or bytes ("8GiB"); `begin` and `end` are times from the first operation
+    ("20s"); `busiest` is the length of the window with the most bytes ("10s").
 
-    The operations are kept in a temporary file in the folder `scratch`, or where the system keeps
-    such files, for as long as the profile is: `fio_jobs` makes the exact replay of them. Memory is
+    The operations stay in a temporary file in the folder `scratch` (by default the system's) for
+    the lifetime of the profile, because `fio_jobs` writes the exact replay from them. Memory is
     bounded by the number of objects, not of operations.
 
-    Raises ConfigError if there is no such tier, several to choose from, or a window that the source
-    cannot have. Raises TraceError if the file is missing, damaged or holds no reads and writes.
+    Raises ConfigError if the tier does not exist or is ambiguous, or the source has no such window.
+    Raises TraceError if the file is missing, damaged or holds no reads and writes.
 
     >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
     >>> profile
@@ -84,18 +84,18 @@ def distil(
 def fio_jobs(
     source: Profile | Source, tier: str | None = None, options: JobOptions | None = None
 ) -> FioJobs:
-    """Return fio jobs that do the I/O of a profile, or of a source that is distilled first.
+    """Return fio jobs with the I/O of a profile, or of a source.
 
-    An exact replay, a statistical job, and a drawn one that keeps how soon places are used again:
-    all that the profile supports, or the `options.modes`. Nothing is written before `write`; `texts`
-    shows the jobs. What `options` do not say of this machine, fio's version and its huge pages, is
-    looked up.
+    The jobs are an exact replay, a statistical job, and a sampled one with the source's reuse
+    distances: all that the profile supports, or those in `options.modes`. Nothing is written before
+    `write`; `texts` shows the jobs. fio's version and huge pages of this machine are detected unless
+    `options` name them.
 
-    A profile that was read from profile.json has no operations, and so no exact replay. `tier` is
-    for a source that is not distilled yet.
+    A profile read from profile.json has no operations, and so no exact replay. `tier` is for a
+    source that is not a profile.
 
-    Raises ConfigError if an option's value cannot be, or if the profile does not support a mode
-    that is asked for; for a source also what `distil` raises.
+    Raises ConfigError if an option is invalid, or the profile does not support a requested mode;
+    for a source also the errors of `distil`.
 
     >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
     >>> jobs = kvdistill.fio_jobs(profile)
@@ -114,25 +114,24 @@ def fio_jobs(
         profile = distil(source, tier)
     options = (options or JobOptions()).on_this_machine()
     target = Path(options.target)
-    # A relative target lies in the folder to which the jobs are written.
+    # A relative target is a path in the folder of the jobs.
     is_device = options.is_device or (target.is_absolute() and target.is_block_device())
-    return make_jobs(distilled_of(profile), replace(options, is_device=is_device))
+    return make_jobs(with_operations(profile), replace(options, is_device=is_device))
 
 
 def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     """Return a DuckDB connection with a view of each kind of table in `sources`.
 
-    Views are trace, objects, requests, ops, served, series, blocks, runs, tiers and probes, as far
-    as the files hold them. `measured` is `ops`, and `measured_requests` `served`, without the
+    Views are trace, objects, requests, ops, served, series, blocks, runs, tiers and probes, if the
+    files hold them. `measured` is `ops`, and `measured_requests` `served`, without the
     operations of a run's warm-up. Times are in ns, sizes in bytes; each row's `origin` is its run's
-    folder or its file. `percentile(x, 0.99)` is by nearest rank. Memory is bounded at 1 GB; what
-    needs more spills into a temporary folder that is removed at the end of the process.
+    folder or its file. `percentile(x, 0.99)` is by nearest rank. Memory is bounded at 1 GB; larger
+    queries spill into a temporary folder that is removed at the end of the process.
 
-    `sources` are paths of files or folders, which are searched below, glob patterns, or traces and
-    runs with a `path`.
+    `sources` are files, folders (recursive), glob patterns, or traces and runs with a `path`.
 
-    Raises ConfigError if a folder holds no table, a pattern fits no file, or there are figures
-    alone. Raises TraceError if a file is missing, damaged or none of ours.
+    Raises ConfigError if a folder holds no table, a pattern matches no file, or there are figures
+    only. Raises TraceError if a file is missing, damaged or not a table of kvtrace.
 
     >>> db = kvdistill.connect("trace.parquet")
     >>> db.sql("SELECT op::VARCHAR, count(*) FROM trace WHERE tier = 'nvme' GROUP BY ALL"
@@ -145,14 +144,14 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     folder = ScratchFolder()
     connection = open_connection(folder.path)
     if not register(connection, paths, folder.path):
-        raise ConfigError(f"{paths[0]}: figures only, no rows to query; use kvdistill.report")
-    # A query may outlive its connection, so that the folder goes at the end of the process.
+        raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill.report")
+    # A query may outlive its connection, so the folder is removed at the end of the process.
     _FOLDERS.append(folder)
     return connection
 
 
 _FOLDERS: list[ScratchFolder] = []
-"""What connections read and spill into."""
+"""Folders that connections read from and spill into."""
 
 
 def report(
@@ -162,54 +161,54 @@ def report(
     buckets: int = BUCKETS,
     endurance: str | None = None,
 ) -> Reports:
-    """Report what a trace holds or a run measured, and write it to `output` if that is given.
+    """Report the figures of a trace or a run, and write them to `output` if that is given.
 
     `source` is a path, or a trace or run with a `path`: a trace, or the folder of a run, of trials,
     a sweep, a scorecard, a probe or jobs. Several in a list are compared. `output` is a page
     (*.html), a workbook (*.xlsx) or text (*.md, *.csv), by its name.
 
-    `buckets` is the number of equal stretches of time in courses. `endurance` is what the drive may
-    be written: writes per day and years of life ("1DWPD,5y"), or bytes in all ("14PB").
+    `buckets` is the number of equal windows of figures over time. `endurance` is the write rating of
+    the drive: DWPD and years ("1DWPD,5y"), or total bytes ("14PB").
 
-    Raises ConfigError if a folder holds nothing to report, or the name of `output` has no form.
-    Raises TraceError if a file is damaged, DeviceError if the disk refuses, ProbeUnavailable if a
-    library for the form is missing.
+    Raises ConfigError if a folder holds nothing to report, or the suffix of `output` is unknown.
+    Raises TraceError if a file is damaged, DeviceError if the write fails, ProbeUnavailable if a
+    library for the format is missing.
 
     >>> reports = kvdistill.report("trace.parquet", "report.md")
     >>> reports
     Reports(trace.parquet)
     """
     listed = [source] if isinstance(source, str | Path) or hasattr(source, "path") else source
-    reports = make_reports([path_of(each) for each in listed], buckets, parse_endurance(endurance))
+    reports = make_reports([path_of(item) for item in listed], buckets, parse_endurance(endurance))
     if output is not None:
         reports.write(output)
     return reports
 
 
 class ComparedSides:
-    """Runs, traces or probes beside each other: `verdict`, `figures()`, `warnings`."""
+    """Compared runs, traces or probes: `verdict`, `figures()`, `warnings`."""
 
     def __init__(self, comparison: Comparison, document: Document) -> None:
-        """Show `comparison`, whose tables and charts are in `document`."""
+        """Hold `comparison`; its tables and charts are in `document`."""
         self.comparison = comparison
-        """All of it as typed structs."""
+        """The whole comparison as typed structs."""
         self._document = document
 
     @property
     def verdict(self) -> str:
-        """How each side does against the first, and how sure that is."""
+        """The result of each side against the first, and its certainty."""
         return self.comparison.verdict
 
     @property
     def warnings(self) -> list[str]:
-        """What limits the comparison: sides that fell behind, or whose trials disagree."""
+        """Limits of the comparison: sides that fell behind, or trials that vary."""
         return list(self.comparison.warnings)
 
     def figures(self) -> pl.DataFrame:
         """Return one row for each figure and side.
 
         Columns: `side`, `tier`, `op`, `figure` (its name ends in its unit), `median`, `low` and
-        `high` over the trials, `ratio` to the first side. Null where it was not measured.
+        `high` over the trials, `ratio` to the first side. Null if not measured.
         """
         rows = [
             {
@@ -246,7 +245,7 @@ def compare(*sides: Source) -> ComparedSides:
     Each side is a path, or a trace or run with a `path`. A folder of trials gives a confidence
     interval; single runs give ratios only.
 
-    Raises ConfigError for fewer than two sides, or sides that have nothing in common. Raises
+    Raises ConfigError for fewer than two sides, or sides without common figures. Raises
     TraceError if a file is missing or damaged.
 
     >>> compared = kvdistill.compare("trace.parquet", "trace.parquet")

@@ -1,4 +1,4 @@
-"""The command line of kvdistill: thin; the work is in the library."""
+"""The command line of kvdistill, a thin layer over the library."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from kvtrace.core.app import make_app, run
 
 app = make_app(
     "kvdistill",
-    "Distil KV-cache traces and measurements into fio jobs and reports.",
+    "Make fio jobs and reports from KV-cache traces and measurements.",
     "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that"
     " `kvreplay run` wrote.",
     "kvdistill.commands.fio:profile",

@@ -1,4 +1,4 @@
-"""The commands that distil a profile, and fio jobs from it."""
+"""The commands `profile` and `fio`: extract a profile, and write fio jobs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def profile(
     tier: Tier = None,
     json: Json = False,
     *,
-    part: WindowArguments,
+    window: WindowArguments,
 ) -> None:
-    """Distil what jobs are made of into a JSON file.
+    """Extract the workload profile into a JSON file.
 
-    Mix, sizes, arrivals, depth, places, reuse, phases.
+    Mix, sizes, arrivals, queue depth, offsets, reuse distances, phases.
 
-    What the source does not say is null: a trace has no depth, a probe's histograms no order.
+    A figure that the source does not hold is null: a trace has no queue depth, a probe's
+    histograms no order.
 
     \b
     kvdistill profile conv.parquet --tier nvme -o profile.json
@@ -41,8 +42,8 @@ def profile(
     import kvdistill
     from kvdistill.reports.jobs import profile_chapter
 
-    with progress(f"distil {source.name}"):
-        distilled = kvdistill.distil(source, tier, **part.as_keywords())
+    with progress(f"profile {source.name}"):
+        distilled = kvdistill.distil(source, tier, **window.as_keywords())
     distilled.save(output)
     log(f"wrote {output}")
     answer(distilled, lambda: Document("", "", [profile_chapter(distilled)]), as_json=json)
@@ -52,24 +53,24 @@ def fio(
     source: Annotated[Path | None, SOURCE] = None,
     output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
     gen: str | None = option(
-        "Instead of INPUT: the options of the `kvtrace gen` that makes the trace, kept beside the"
-        " jobs. Without --tier they are of its slowest tier."
+        "Instead of INPUT: options of `kvtrace gen`, which makes the trace in the folder of the"
+        " jobs. Without --tier, its slowest tier is used."
     ),
     tier: Tier = None,
     *,
     options: JobOptions,
-    part: WindowArguments,
+    window: WindowArguments,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """Write fio jobs.
 
-    An exact replay, a statistical job, and a drawn one that keeps how soon places are used again.
+    An exact replay, a statistical job, and a sampled one with the source's reuse distances.
 
-    Each job's head says where it comes from, how to run it, what space it needs and what it lost.
-    What each job is expected to do at the source's own response times is held against the source
-    before it runs: rates, I/Os in flight, idle time, sizes, reads. With --check, closeness.json
-    says how close fio comes.
+    The head of each job lists its source, how to run it, the space that it needs and the features
+    that it loses. Its expected figures at the source's response times are compared with the
+    source before it runs: rates, queue depth, idle time, sizes, read share. With --check, fio runs
+    the job, and closeness.json holds the measured differences.
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
@@ -86,8 +87,10 @@ def fio(
     make_folder(output)
     options = replace(options, is_device=(output / options.target).is_block_device())
     with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=output) as scratch:
-        with progress(f"distil {source.name}"):
-            distilled = kvdistill.distil(source, tier, **part.as_keywords(), scratch=Path(scratch))
+        with progress(f"profile {source.name}"):
+            distilled = kvdistill.distil(
+                source, tier, **window.as_keywords(), scratch=Path(scratch)
+            )
         with progress("write the jobs"):
             jobs = kvdistill.fio_jobs(distilled, options=options)
             for note in jobs.notes:
@@ -102,14 +105,12 @@ def fio(
 def _source(
     source: Path | None, gen: str | None, tier: str | None, output: Path
 ) -> tuple[Path, str | None]:
-    """Return the source, made first if it is to be, and the tier to take."""
+    """Return the source and tier; `gen` makes the source first."""
     if (source is None) == (gen is None):
-        raise ConfigError(
-            "name one INPUT, or give --gen the options of the `kvtrace gen` that makes it"
-        )
+        raise ConfigError("name one INPUT, or give --gen with the options of `kvtrace gen`")
     if source is not None:
         return source, tier
-    made = output / "trace.parquet"
+    trace_path = output / "trace.parquet"
     output.mkdir(parents=True, exist_ok=True)
-    generate(gen or "", made)
-    return made, tier or open_table(made, TRACE).meta.tiers[-1].name
+    generate(gen or "", trace_path)
+    return trace_path, tier or open_table(trace_path, TRACE).meta.tiers[-1].name

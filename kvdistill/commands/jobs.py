@@ -1,7 +1,4 @@
-"""The commands for other tools' files.
-
-Jobs for warp and sai3-bench, and what these and more measured, imported.
-"""
+"""The commands `warp`, `sai3` and `import`: jobs for, and results of, other tools."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ Output = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class StoreArguments:
-    """What the commands for stores share."""
+    """Options of the commands for object stores."""
 
     runtime_cap_ns: int = option(
         "Longest run time of the random job.  [default: 300s]",
@@ -49,7 +46,7 @@ class StoreArguments:
         parse=positive("--max-duration", parse_duration_ns),
     )
     run: Path | None = option(
-        "Also compare the job with what this run of kvreplay did on the tier: mix, sizes and rate."
+        "Also compare the job with a run of kvreplay on the tier: mix, sizes and rate."
     )
     force: Force = False
     json: Json = False
@@ -59,7 +56,7 @@ class StoreArguments:
         source: Path,
         tier: str | None,
         output: Path,
-        part: WindowArguments,
+        window: WindowArguments,
         name: str,
         job_of: Callable[[Profile], StoreJob],
         *,
@@ -67,21 +64,21 @@ class StoreArguments:
         endpoint: str,
         hosts: int = 1,
     ) -> None:
-        """Write the job `name` as `write_store_jobs` does and print the result.
+        """Write the job `name` (see `write_store_jobs`) and print the result.
 
-        What the format lacks goes to stderr.
+        Features that the format cannot express are listed on stderr.
         """
         from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
         from kvdistill.reports.jobs import written_document
 
         check_new(output / PROFILE, is_forced=self.force)
         argv = without_outputs(command_line())
-        with progress(f"distil {source.name}"):
-            written, asks = write_store_jobs(
+        with progress(f"profile {source.name}"):
+            written, requested = write_store_jobs(
                 source,
                 tier,
                 output,
-                part.window(),
+                window.as_limit(),
                 name,
                 job_of,
                 style=style,
@@ -90,16 +87,18 @@ class StoreArguments:
                 argv=argv,
             )
         compared = (
-            None if self.run is None else compare_with_run(asks, self.run, written.profile.tier)
+            None
+            if self.run is None
+            else compare_with_run(requested, self.run, written.profile.tier)
         )
         for line in (*written.lost, *(written.log.lost if written.log else [])):
             log(f"lost: {line}")
-        found = (
+        result = (
             written
             if compared is None
             else to_builtins(written) | {"beside_run": to_builtins(compared)}
         )
-        answer(found, lambda: written_document(written, output, compared), as_json=self.json)
+        answer(result, lambda: written_document(written, output, compared), as_json=self.json)
 
 
 def warp(
@@ -110,16 +109,16 @@ def warp(
     bucket: str = option("The bucket; warp empties it.", "kvdistill"),
     has_csv: bool = option("Also write the operations as warp's full CSV.", False, "--csv"),
     *,
-    part: WindowArguments,
-    how: StoreArguments,
+    window: WindowArguments,
+    store_options: StoreArguments,
 ) -> None:
     """Write a mixed benchmark for MinIO's warp.
 
-    Operation mix, exact object sizes, rate, objects at random.
+    Operation mix, exact object sizes, rate, random objects.
 
-    The file's head says how to run it and what warp cannot say of the source; so does stderr. warp
-    has no replay: --csv is for tools that replay its CSV or, of a run, for warp analyze; a trace
-    has starts only.
+    The head of the file, and stderr, list how to run it and the features that warp cannot express.
+    warp has no replay: --csv is for tools that replay its CSV, or for warp analyze (of a run; a
+    trace holds start times only).
 
     \b
     kvdistill warp conv.parquet --tier nvme -o jobs --host 10.0.0.1:9000
@@ -130,10 +129,13 @@ def warp(
     from kvdistill.jobs.store_jobs import WARP_JOB, StoreOptions, warp_job
 
     job = partial(
-        warp_job, options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=how.runtime_cap_ns)
+        warp_job,
+        options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=store_options.runtime_cap_ns),
     )
     style = Style.WARP if has_csv else None
-    how.write(source, tier, output, part, WARP_JOB, job, style=style, endpoint=f"http://{host}")
+    store_options.write(
+        source, tier, output, window, WARP_JOB, job, style=style, endpoint=f"http://{host}"
+    )
 
 
 def sai3(
@@ -145,13 +147,13 @@ def sai3(
     ),
     hosts: int = option("Partition the op log by object, one log per host.", 1),
     *,
-    part: WindowArguments,
-    how: StoreArguments,
+    window: WindowArguments,
+    store_options: StoreArguments,
 ) -> None:
-    """Write an op log that sai3-bench replays on the trace's times, and a random workload for it.
+    """Write an op log that sai3-bench replays at the trace's times, and a random workload.
 
-    An object's operations are all in one host's log: start the hosts' replays together.
-    populate.tsv.zst puts the objects that the trace reads before it writes them; replay it first.
+    All operations of an object are in one host's log: start the hosts' replays together.
+    populate.tsv.zst puts the objects that are read before they are written; replay it first.
 
     \b
     kvdistill sai3 conv.parquet --tier nvme -o jobs --hosts 4
@@ -162,10 +164,11 @@ def sai3(
     from kvdistill.jobs.store_jobs import SAI3_JOB, StoreOptions, sai3_workload
 
     job = partial(
-        sai3_workload, options=StoreOptions(target=target, runtime_cap_ns=how.runtime_cap_ns)
+        sai3_workload,
+        options=StoreOptions(target=target, runtime_cap_ns=store_options.runtime_cap_ns),
     )
-    how.write(
-        source, tier, output, part, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts
+    store_options.write(
+        source, tier, output, window, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts
     )
 
 
@@ -183,9 +186,9 @@ def import_(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Read other tools' logs and results into our tables, to report on, compare and distil.
+    """Read other tools' logs and results into tables, for reports, comparisons and jobs.
 
-    What a format does not carry is null; rows that do not fit are counted and reported, by reason.
+    A figure that a format does not hold is null. Rejected rows are counted and reported by reason.
 
     \b
     sai3        op log of sai3-bench or s3dlio (*.tsv, *.tsv.zst): trace, and ops if it has ends
@@ -217,7 +220,7 @@ def import_(
         log(line if line.startswith("left out: ") else f"note: {line}")
     counts = {
         "rows read": Cell(result.rows_read, Unit.COUNT),
-        "rows kept": Cell(result.rows_kept, Unit.COUNT),
+        "rows accepted": Cell(result.rows_kept, Unit.COUNT),
     }
     chapter = Chapter("", [parameters("", Sheet.SUMMARY, counts)])
     headline = f"Imported to {output}: {', '.join(result.files)}"

@@ -1,4 +1,4 @@
-"""Options that several commands take."""
+"""Options shared by several commands."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Tier = Annotated[
     typer.Option(
         "--tier",
         help=(
-            "Tier or disk to take I/O from; needed if there are several. In a fleet, nvme@3 is node"
-            " 3's."
+            "Tier or disk to use; needed if there are several. In a fleet, nvme@3 is the tier of node"
+            " 3."
         ),
     ),
 ]
 
 
 class WindowKeywords(TypedDict):
-    """The part of a source, as the functions of the library take it."""
+    """The window of a source, as keywords of the library's functions."""
 
     limit: str | None
     begin: str | None
@@ -40,21 +40,21 @@ class WindowKeywords(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class WindowArguments:
-    """Which part of the source is taken."""
+    """Options for the window of the source."""
 
     limit: str | None = option("Use only the first ROWS (10000), TIME (60s) or BYTES (8GiB).")
     begin: str | None = option("Start this long after the first operation (20s).", None, "--from")
     end: str | None = option("Stop this long after the first operation (80s).", None, "--to")
-    busiest: str | None = option("Use the window of this length that moves the most bytes (10s).")
+    busiest: str | None = option("Use the window of this length with the most bytes (10s).")
 
     def as_keywords(self) -> WindowKeywords:
-        """Return it as the functions of the library take it."""
+        """Return the options as keywords of the library's functions."""
         return WindowKeywords(
             limit=self.limit, begin=self.begin, end=self.end, busiest=self.busiest
         )
 
-    def window(self) -> Limit:
-        """Return it, with times from the first row on; ConfigError if it is none."""
+    def as_limit(self) -> Limit:
+        """Return the window, with times from the first row; ConfigError if it is invalid."""
         from kvdistill.queries.window import parse_window
 
         return parse_window(self.limit, self.begin, self.end, self.busiest)

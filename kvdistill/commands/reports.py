@@ -1,4 +1,4 @@
-"""The commands of kvdistill that answer questions: report, sql and compare."""
+"""The commands `report`, `compare` and `sql`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kvtrace.core.units import counted
 _LIBRARY_WIDTH = 110
 
 
-# Long: a command is as long as its options.
+# Long, because it lists all options.
 def report(
     paths: Annotated[
         list[Path],
@@ -41,20 +41,20 @@ def report(
     csv: bool = option("Print every figure on a CSV line of its own.", False, "--csv"),
     buckets: int = option("Number of time buckets.", 48, min=1, max=500),
     endurance: str | None = option(
-        "Rated endurance of the drive: writes per day and years of life (1DWPD,5y, the default), or"
-        " all bytes that it may be written (14PB, its TBW)."
+        "Rated endurance of the drive: DWPD and years (1DWPD,5y, the default), or total bytes written"
+        " (14PB, its TBW)."
     ),
     json: Json = False,
 ) -> None:
-    """Say what traces hold, or what runs measured.
+    """Report the figures of traces or runs.
 
     On the terminal, or as a page, a workbook or text.
 
-    A run's report has what its probes (probe.json) and checked jobs (closeness.json) left in its
-    folder; folders of these alone have reports too. An HTML report is one file that needs no
-    network; a workbook begins with the sheets of the MLPerf benchmark's, under its own names.
-    Several runs, or several traces, are compared first; a trace next to its run is only shown.
-    --json gives a list if there are several.
+    A run's report includes the probes (probe.json) and checked jobs (closeness.json) in its folder;
+    folders that hold only these have reports too. An HTML report is one file that needs no network.
+    A workbook begins with the sheets of the MLPerf benchmark. Several runs, or several traces, are
+    compared first; a trace next to its run is only shown. --json prints a list if there are
+    several.
 
     \b
     kvdistill report conv.parquet
@@ -96,13 +96,13 @@ def compare(
 ) -> None:
     """Compare runs, traces, probes or scorecards.
 
-    Which is faster, by how much, and how sure that is by their trials.
+    Which is faster, by how much, and with what confidence.
 
-    The verdict first, then caveats: runs that fell behind, failed, were verified or whose trials
-    disagree. Every figure of the report is compared: rates, percentiles, hit ratios, sizes; those
-    of simulated tiers are a model's and left out, unless all sides are simulated. Scorecards are
-    compared stack by stack, in their users, rates, read p99 and writes, if they are of one test:
-    the same stacks, sizes and window.
+    The verdict comes first, then caveats: runs that fell behind, failed or were verified, and
+    trials that vary. Every figure of the report is compared: rates, percentiles, hit rates, sizes.
+    Modelled figures of simulated tiers are omitted, unless all sides are simulated. Scorecards of
+    one test (the same stacks, sizes and window) are compared stack by stack: users, rates, read p99
+    and writes.
 
     \b
     kvdistill compare before after
@@ -143,19 +143,19 @@ def sql(
     query: str | None = option(
         "Run a query of the library, by name.", None, "--query -q", show_default=False
     ),
-    list_: bool = option("List the library: what each query answers.", False, "--list"),
+    list_: bool = option("List the queries of the library.", False, "--list"),
     json: Json = False,
     csv: bool = option("Print the result as CSV.", False, "--csv"),
     max_rows: int = option("Maximum rows that the table shows.", 100, min=1),
 ) -> None:
-    """Answer SQL over files.
+    """Query files with SQL.
 
     Views trace, objects, requests, ops, served, series, blocks, runs, tiers and probes.
 
-    `measured` is `ops`, and `measured_requests` `served`, without what was of a run's warm-up
-    (--warmup). Each row's `origin` is the run's folder or the file that it came from. Queries can
-    only read; rows have no order unless one says ORDER BY; `percentile(x, 0.99)` is by nearest
-    rank. Without a query, a shell takes them.
+    `measured` is `ops`, and `measured_requests` is `served`, without the warm-up of a run
+    (--warmup). The `origin` of a row is its run's folder or its file. Queries can only read. Rows
+    are unordered without ORDER BY. `percentile(x, 0.99)` is by nearest rank. Without a query, an
+    SQL shell starts.
 
     \b
     kvdistill sql conv.parquet "SELECT tier, op, count(*) FROM trace GROUP BY ALL ORDER BY ALL"
@@ -164,7 +164,7 @@ def sql(
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
     from kvdistill.commands.shell import open_shell
-    from kvdistill.queries.sql import answer, named_queries, named_query, split_query
+    from kvdistill.queries.sql import named_queries, named_query, run_statement, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")
@@ -173,11 +173,11 @@ def sql(
         if json:
             emit_json(library)
         else:
-            for each in library:
-                typer.echo(f"{each.name} ({', '.join(each.needs)})")
+            for entry in library:
+                typer.echo(f"{entry.name} ({', '.join(entry.needs)})")
                 typer.echo(
                     textwrap.fill(
-                        each.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "
+                        entry.answers, _LIBRARY_WIDTH, initial_indent="  ", subsequent_indent="  "
                     )
                 )
         return
@@ -187,24 +187,29 @@ def sql(
             'name at least one file, then the query: kvdistill sql conv.parquet "SELECT ..."'
         )
     if query is not None and statement is not None:
-        raise ConfigError("give either --query or SQL of your own, not both")
-    named = named_query(query) if query is not None else None
+        raise ConfigError("give either --query or an SQL statement, not both")
+    library_query = named_query(query) if query is not None else None
     show = _emit_rows if json else _write_csv if csv else partial(_show_answer, max_rows=max_rows)
-    if named is None and statement is None:
+    if library_query is None and statement is None:
         open_shell(files, show)
         return
-    with answer(
-        files, named.sql if named else statement or "", named.needs if named else ()
+    with run_statement(
+        files,
+        library_query.sql if library_query else statement or "",
+        library_query.needs if library_query else (),
     ) as batches:
         show(batches)
 
 
 def _emit_rows(batches: pa.RecordBatchReader) -> None:
-    # Sums of integers are decimals to DuckDB.
+    # DuckDB returns sums of integers as decimals.
     rows = (row.items() for batch in batches for row in batch.to_pylist())
     emit_json(
         [
-            {name: int(v) if isinstance(v, Decimal) and v == int(v) else v for name, v in row}
+            {
+                name: int(value) if isinstance(value, Decimal) and value == int(value) else value
+                for name, value in row
+            }
             for row in rows
         ]
     )
@@ -214,7 +219,7 @@ def _write_csv(batches: pa.RecordBatchReader) -> None:
     out = writer(sys.stdout, lineterminator="\n")
     out.writerow(batches.schema.names)
     for batch in batches:
-        out.writerows(zip(*(c.to_pylist() for c in batch.columns), strict=True))
+        out.writerows(zip(*(column.to_pylist() for column in batch.columns), strict=True))
 
 
 def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
@@ -234,4 +239,4 @@ def _show_answer(batches: pa.RecordBatchReader, max_rows: int) -> None:
     ]
     show_tables([ReportTable("", Sheet.SUMMARY, columns, rows[:max_rows])])
     if len(rows) > max_rows:
-        log(f"only the first {counted(max_rows, 'row')}; --csv gives all")
+        log(f"only the first {counted(max_rows, 'row')} are shown; --csv prints all")

@@ -17,19 +17,18 @@ _LEAVE = (".quit", ".exit", "quit", "exit")
 
 
 def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], None]) -> None:
-    """Read statements up to a semicolon each from stdin, over the views of `paths`, and `show`
-    every answer.
+    """Run statements from stdin, each up to a semicolon, and `show` every result.
 
-    What is refused is a line on stderr.
+    Errors are one line on stderr.
 
-    TraceError if a file is damaged or none of ours.
+    TraceError if a file is damaged or not a table of kvtrace.
     """
-    is_asked = sys.stdin.isatty()
+    is_terminal = sys.stdin.isatty()
     with suppress(ImportError):
-        # With it, lines can be edited and called back.
+        # readline adds editing and history to input().
         import readline  # noqa: F401
     with opened_shell(paths) as shell:
-        if is_asked:
+        if is_terminal:
             log(
                 f"views: {', '.join(shell.names)}; a statement ends with a semicolon, the shell"
                 " with Ctrl-D"
@@ -37,7 +36,7 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
         text, is_over = "", False
         while not is_over:
             try:
-                line = input(("   ... " if text else "sql> ") if is_asked else "")
+                line = input(("   ... " if text else "sql> ") if is_terminal else "")
             except EOFError:
                 line, is_over = ";", True
             text += f"{line}\n"

@@ -1,4 +1,1 @@
-"""Foreign formats, read into our tables and, for iologs and op logs, written.
-
-A family of formats a file.
-"""
+"""Readers of foreign formats, and writers of iologs and op logs; one family of formats a file."""

@@ -1,12 +1,10 @@
-"""Block requests from three tools.
+"""Read block requests of kvreplay (blocks.parquet), blkparse (text) and bpftrace (histograms).
 
-Blocks.parquet of kvreplay, the text of blkparse, and histograms of bpftrace.
-
-- blocks.parquet becomes a trace that kvreplay issues again. An address where requests begin is an object: requests to
-  one keep their order where one is a write, others go at their own times, as the device got them. Objects that overlap
-  on the device lie apart in a replay.
-- blkparse's default form becomes a row a request: its events share device and first sector, between two completions
-  there. A request that the driver gave back counts once, from its last issue; merged I/Os are no requests.
+- blocks.parquet becomes a trace that kvreplay replays. Each start address of a request is an object: requests to an
+  object keep their order if one of them is a write; all others are issued at their own times. Objects that overlap on
+  the device are separate in a replay.
+- blkparse's default format becomes one row a request: events between two completions at one device and first sector. A
+  requeued request counts once, from its last issue; merged bios are no requests.
 - bpftrace's print of the MLPerf benchmark's storage_latency_stack.bt becomes a probe.json. Its buckets are powers of
   two (`[512, 1K)`, `[0]`, `[8M, ...)`) in microseconds, KiB or requests, as the map's name says. A percentile within a
   bucket is null; its bounds are given.
@@ -23,9 +21,9 @@ from pathlib import Path
 import msgspec
 
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows
-from kvdistill.formats.importing import INPUT, finish, first_lines, leave_out, load, one
+from kvdistill.formats.importing import INPUT, fetch_row, finish, first_lines, leave_out, load
 from kvdistill.queries.database import Row, literal, named, query
-from kvdistill.queries.recorded import viewed_times
+from kvdistill.queries.recorded import times_of_view
 from kvdistill.queries.window import DELETE, OK
 from kvtrace.core import duckdb, tables
 from kvtrace.core.errors import ConfigError, TraceError, need_file
@@ -38,20 +36,20 @@ from kvtrace.core.units import counted
 
 _NOTES_OF_BLOCKS = [
     (
-        "an object is what begins at one address of the device; objects that overlap there lie"
-        " apart in a replay"
+        "an object is a start address on the device; objects that overlap there are separate in a"
+        " replay"
     ),
-    "times are when requests were queued; which application operation they belong to is not known",
+    "times are queueing times; the application operation of a request is unknown",
 ]
 
 
 def read_blocks(
     files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection
 ) -> Imported:
-    """Import the requests of one device; `options.tier` names it where there are several.
+    """Import the requests of one device; `options.tier` names it if there are several.
 
-    TraceError if the file is damaged, or holds no read or write. ConfigError if there are several
-    files or devices to choose from, or no such device.
+    TraceError if the file is damaged, or holds no read or write. ConfigError for several files, an
+    ambiguous device, or a device that does not exist.
     """
     if len(files) > 1:
         raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
@@ -61,12 +59,12 @@ def read_blocks(
     devices = [row["device"] for row in query(db, "measured_devices")]
     device = options.tier or (devices[0] if len(devices) == 1 else None)
     if devices and device not in devices:
-        what = (
-            "say which device with --tier"
+        problem = (
+            "choose a device with --tier"
             if device is None
-            else f"no device {device!r} did I/O here"
+            else f"device {device!r} has no I/O here"
         )
-        raise ConfigError(f"{path}: {what}; there is {', '.join(devices)}")
+        raise ConfigError(f"{path}: {problem}: {', '.join(devices)}")
     db.execute(INPUT)
     db.execute(
         "INSERT INTO input SELECT 0, row_number() OVER (ORDER BY ts_ns, address), op,"
@@ -75,13 +73,13 @@ def read_blocks(
         {"device": device, "processes": None},
     )
     account = Account(
-        rows_read=one(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS)
+        rows_read=fetch_row(db, "SELECT count(*) FROM measured")[0], notes=list(_NOTES_OF_BLOCKS)
     )
     rows, _first_ns = finish(db, [path], account, is_measured=False)
-    others = "other devices, discards, flushes, and requests without an issue"
-    account.leave_out(others, account.rows_read - account.rows_kept, f"in {path.name}")
-    # Numbered by their addresses: a replay lays out what it reads in order of number, so that
-    # neighbours stay so.
+    other_requests = "other devices, discards, flushes, and requests without an issue"
+    account.leave_out(other_requests, account.rows_read - account.rows_kept, f"in {path.name}")
+    # Objects are numbered by address, because a replay lays them out in order of number: neighbours
+    # stay neighbours.
     db.execute(
         "CREATE TABLE numbers AS SELECT object_id, row_number() OVER (ORDER BY key) - 1 AS number"
         " FROM objects"
@@ -110,7 +108,7 @@ _MOST_OF_EVENT = {
 def read_blkparse(
     files: Sequence[Path], _options: ImportOptions, db: duckdb.DuckDBPyConnection
 ) -> Imported:
-    """Import the text of one blktrace; of several files, each must be of devices of its own.
+    """Import the text of one blktrace; several files must be of different devices.
 
     TraceError if a file is damaged or holds no request.
     """
@@ -122,29 +120,29 @@ def read_blkparse(
     for number, path in enumerate(files):
         _enter_events(db, number, path, account)
     db.execute(f"CREATE TABLE blocks AS {named('import_blocks')}")
-    (account.rows_kept,) = one(db, "SELECT count(*) FROM blocks")
+    (account.rows_kept,) = fetch_row(db, "SELECT count(*) FROM blocks")
     if not account.rows_kept:
         raise TraceError(
-            "holds no issue (D) or completion (C) of a request in blkparse's default form",
+            "holds no issue (D) or completion (C) of a request in blkparse's default format",
             path=files[0],
         )
-    merged, again, endless, unseen = one(
+    merges, requeues, without_end, without_issue = fetch_row(
         db,
         "SELECT (SELECT count(*) FROM events WHERE action IN ('M', 'F')), "
         "(SELECT count(*) FROM events WHERE action = 'R'), count(*) FILTER (complete_ns IS NULL), "
         "count(*) FILTER (issue_ns IS NULL) FROM blocks",
     )
     account.notes.append(
-        "rows are requests, made of several events each; devices are major,minor numbers"
+        "a row is a request, combined from its events; devices are major,minor numbers"
     )
-    for count, what, why in (
-        (merged, "I/O", "merged into requests"),
-        (again, "time", "a request was given back and issued again"),
-        (endless, "request", "without a completion in the text"),
-        (unseen, "request", "without an issue in the text"),
+    for count, unit, description in (
+        (merges, "I/O", "merged into requests"),
+        (requeues, "time", "a request was requeued and issued again"),
+        (without_end, "request", "without a completion in the text"),
+        (without_issue, "request", "without an issue in the text"),
     ):
         if count:
-            account.notes.append(f"{counted(count, what)} {why}")
+            account.notes.append(f"{counted(count, unit)} {description}")
     ordered = "FROM blocks ORDER BY coalesce(insert_ns, issue_ns, complete_ns), device, sector"
     return Imported(account, [Rows(BLOCKS_FILE, BLOCKS, ordered)], [], probe=block_figures(db))
 
@@ -152,22 +150,24 @@ def read_blkparse(
 def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, account: Account) -> None:
     """Append the events in the text at `path`, file `number`, to the table `events`.
 
-    Count what is left out.
+    Rejected lines are counted in `account`.
     """
     first_lines(path)
     # One column: no line holds this delimiter.
     load(db, path, ["text"], account, delimiter="\x01")
-    # Delete lines that are no events: what follows the last event is blkparse's own summary.
-    (last,) = one(db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')")
-    if last is None:
+    # Ignore messages (action m), and blkparse's summary after the last event.
+    (last_line,) = fetch_row(
+        db, f"SELECT max(line) FROM raw WHERE regexp_matches(text, '{_EVENT}')"
+    )
+    if last_line is None:
         raise TraceError(
             "holds no event in blkparse's default form (`blkparse -i NAME` writes it)", path=path
         )
-    for unread in (
+    for ignored in (
         r"regexp_matches(text, '^\s*\d+,\d+\s+\d+\s+\d+\s+\d+\.\d+\s+\d+\s+m\s')",
-        f"line > {last}",
+        f"line > {last_line}",
     ):
-        account.rows_read -= one(db, f"DELETE FROM raw WHERE {unread}")[0]
+        account.rows_read -= fetch_row(db, f"DELETE FROM raw WHERE {ignored}")[0]
     leave_out(
         db,
         path,
@@ -177,8 +177,8 @@ def _enter_events(db: duckdb.DuckDBPyConnection, number: int, path: Path, accoun
     fields = ", ".join(f"'{name}'" for name in _GROUPS)
     events = f"SELECT line, regexp_extract(text, '{_EVENT}', [{fields}]) AS e FROM raw"
     beyond = " OR ".join(
-        f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {most + 1}) > {most})"
-        for name, most in _MOST_OF_EVENT.items()
+        f"(e.{name} <> '' AND coalesce(TRY_CAST(e.{name} AS BIGINT), {largest + 1}) > {largest})"
+        for name, largest in _MOST_OF_EVENT.items()
     )
     too_large = f"line IN (SELECT line FROM ({events}) WHERE {beyond})"
     leave_out(db, path, account, {"numbers beyond any device's": too_large})
@@ -196,14 +196,16 @@ _NOTHING = {
     **{f"{name}_ns": None for name in QUANTILES},
     "longest_below_ns": None,
 }
-_UNKNOWN = {of.name: None for of in msgspec.structs.fields(DirectionFigures) if of.default is None}
+_UNKNOWN = {
+    field.name: None for field in msgspec.structs.fields(DirectionFigures) if field.default is None
+}
 _DEFINITIONS_OF_REQUESTS = {
-    "q2d": "from a request's first event, when its I/O was queued, to its last issue",
+    "q2d": "from a request's first event (queueing) to its last issue",
     "d2c": "from the last issue of a request to its completion",
     "block_sizes": "requests by their bytes when issued",
     "in_flight_at_dispatch": (
-        "requests by how many their disk had in flight when they were issued, in any direction, "
-        "themselves included; one without a completion stays in flight"
+        "requests by the number in flight on their disk at their issue, in any direction, including "
+        "themselves; one without a completion stays in flight"
     ),
     "percentiles": (
         "nearest rank; exact up to 10 million requests, beyond from a histogram, at most"
@@ -215,7 +217,7 @@ _DEFINITIONS_OF_REQUESTS = {
 def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
     """Return the content of probe.json for the table `blocks` in `db`.
 
-    Null is what requests do not say.
+    A figure that requests do not give is null.
     """
     for view, text in (("requests", "import_requests"), ("times", "import_times")):
         db.execute(f"CREATE VIEW {view} AS {named(text)}")
@@ -228,19 +230,19 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
         "SELECT op, bytes, count(*) AS count FROM requests WHERE issue_ns IS NOT NULL GROUP BY ALL"
         " ORDER BY ALL"
     )
-    found = {
+    figures = {
         "block_sizes": _by_direction(sizes.to_arrow_table().to_pylist()),
         "in_flight_at_dispatch": _by_direction(query(db, "import_depths")),
     }
-    # Of each layer and direction.
+    # Keyed by layer and direction.
     times: dict[tuple[str, str], Row] = defaultdict(
         lambda: _NOTHING | {"log2_ns": [], "fine_ns": []}
     )
-    for layer, rows in viewed_times(db).summaries.items():
+    for layer, rows in times_of_view(db).summaries.items():
         for row in rows:
-            # A bound, as the probe gives: the longest is below it.
-            told = row | {"longest_below_ns": row["max_ns"] + 1}
-            times[layer, row["op"]] |= {name: told[name] for name in _NOTHING}
+            # An exclusive upper bound, as a probe gives it.
+            figures_of_row = row | {"longest_below_ns": row["max_ns"] + 1}
+            times[layer, row["op"]] |= {name: figures_of_row[name] for name in _NOTHING}
     for row in query(db, "import_powers"):
         bucket = {name: row[name] for name in ("from", "below", "count")}
         times[row["measure"], row["op"]]["log2_ns"].append(bucket)
@@ -249,7 +251,7 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
             **_UNKNOWN,
             **{name: value for name, value in row.items() if name != "op"},
             **{layer: times[layer, row["op"]] for layer in ("q2d", "d2c")},
-            **{name: rows[row["op"]] for name, rows in found.items()},
+            **{name: rows[row["op"]] for name, rows in figures.items()},
         }
         for row in query(db, "import_totals")
     }
@@ -259,10 +261,10 @@ def block_figures(db: duckdb.DuckDBPyConnection) -> dict[str, object]:
 
 def _by_direction(rows: list[Row]) -> dict[str, list[Row]]:
     """Group `rows` by `op`, and drop that column."""
-    kept: dict[str, list[Row]] = defaultdict(list)
+    groups: dict[str, list[Row]] = defaultdict(list)
     for row in rows:
-        kept[row["op"]].append({name: value for name, value in row.items() if name != "op"})
-    return kept
+        groups[row["op"]].append({name: value for name, value in row.items() if name != "op"})
+    return groups
 
 
 _MAP = re.compile(r"@(\w+):\s*")
@@ -286,16 +288,14 @@ _COUNTED = {"bssplit": ("block_size_bins", _KIB), "qd": ("in_flight_bins", 1)}
 _ZONE_BYTES = 10 * _GIB
 _DEFINITIONS_OF_HISTOGRAMS = {
     "q2d": (
-        "from when a request was inserted into the scheduler's queue to its issue; nothing without"
-        " a scheduler"
+        "from the insertion of a request into the scheduler's queue to its issue; empty without a"
+        " scheduler"
     ),
     "d2c": "from the issue of a request to its completion, matched by device and sector",
     "block_size_bins": "requests by their bytes when issued",
-    "in_flight_bins": (
-        "requests by how many of their direction were in flight when they were issued"
-    ),
+    "in_flight_bins": ("requests by the number in flight of their direction at their issue"),
     "application": "read, write: time within vfs_read and vfs_write; gaps: on the same thread",
-    "percentiles": "null: they lie somewhere in the bucket that percentiles_within gives",
+    "percentiles": "null: percentiles_within gives the bucket of each",
 }
 
 
@@ -304,25 +304,25 @@ def read_bpftrace(
 ) -> Imported:
     """Import the text of one tracing session; of several files, all must hold different histograms.
 
-    TraceError if a file is missing, holds no histogram, or one that another holds too.
+    TraceError if a file is missing, holds no histogram, or repeats one.
     """
     account = Account()
     maps: dict[str, list[_Bucket]] = {}
     for path in files:
         for name, buckets in _maps(path, account).items():
             if not _BLOCK.fullmatch(name) and name not in _CALLS:
-                example = f"{path.name}: @{name}, {counted(sum(b.count for b in buckets), 'value')}"
+                example = f"{path.name}: @{name}, {counted(sum(bucket.count for bucket in buckets), 'value')}"
                 account.leave_out("histograms that the script does not have", 1, example)
                 continue
             if name in maps:
                 raise TraceError(f"@{name} appears twice; import sessions one by one", path=path)
-            below = [b for b in buckets if b.low is None]
+            negative = [bucket for bucket in buckets if bucket.low is None]
             account.leave_out(
                 "below 0, which is not a time",
-                sum(b.count for b in below),
+                sum(bucket.count for bucket in negative),
                 f"{path.name}: @{name}",
             )
-            maps[name] = [b for b in buckets if b.low is not None]
+            maps[name] = [bucket for bucket in buckets if bucket.low is not None]
     if not maps:
         raise TraceError("holds no histogram of storage_latency_stack.bt", path=files[0])
     account.rows_kept = sum(len(buckets) for buckets in maps.values())
@@ -354,14 +354,14 @@ class _Bucket:
     """One bucket of a histogram, in the map's own unit."""
 
     low: int | None
-    """Null of one that is below 0."""
+    """Lower edge; null for values below 0."""
     below: int | None
-    """Null of one without an end."""
+    """Upper edge (exclusive); null without one."""
     count: int
 
 
 def _maps(path: Path, account: Account) -> dict[str, list[_Bucket]]:
-    """Return the buckets of each histogram in the text, bounds in the map's own unit."""
+    """Return the buckets of each histogram in the text, with edges in the map's unit."""
     need_file(path)
     maps: dict[str, list[_Bucket]] = {}
     current: list[_Bucket] | None = None
@@ -402,59 +402,65 @@ def _number(bound: str | None) -> int | None:
 
 
 def _scaled(buckets: list[_Bucket], scale: int) -> list[_Bucket]:
-    """Return `buckets`, which begin at 0 or above, in another unit, without the empty ones."""
+    """Convert the edges of `buckets` by `scale`, and drop empty buckets."""
     return [
-        _Bucket((b.low or 0) * scale, None if b.below is None else b.below * scale, b.count)
-        for b in buckets
-        if b.count
+        _Bucket(
+            (bucket.low or 0) * scale,
+            None if bucket.below is None else bucket.below * scale,
+            bucket.count,
+        )
+        for bucket in buckets
+        if bucket.count
     ]
 
 
 def _as_json(buckets: list[_Bucket]) -> list[dict[str, int | None]]:
-    """Return `buckets` as probe.json has them."""
-    return [{"from": b.low, "below": b.below, "count": b.count} for b in buckets]
+    """Return `buckets` in the format of probe.json."""
+    return [
+        {"from": bucket.low, "below": bucket.below, "count": bucket.count} for bucket in buckets
+    ]
 
 
 def _directions(maps: dict[str, list[_Bucket]]) -> dict[str, dict[str, object]]:
-    """Return what is known of each direction, as a probe.json of kvreplay has it.
-
-    The rest is null or empty.
-    """
+    """Return the figures of each direction in the format of probe.json; others are null or empty."""
     layers: dict[str, dict[str, list[_Bucket]]] = defaultdict(dict)
     for name, buckets in maps.items():
-        if found := _BLOCK.fullmatch(name):
-            layers[found[2]][found[1]] = buckets
+        if match := _BLOCK.fullmatch(name):
+            layers[match[2]][match[1]] = buckets
     return {
         direction: {
             **_UNKNOWN,
-            "issued": sum(b.count for b in of["bssplit"]) if "bssplit" in of else None,
-            **{layer: _histogram(of.get(layer, [])) for layer in ("q2d", "d2c")},
+            "issued": sum(bucket.count for bucket in buckets_by_layer["bssplit"])
+            if "bssplit" in buckets_by_layer
+            else None,
+            **{layer: _histogram(buckets_by_layer.get(layer, [])) for layer in ("q2d", "d2c")},
             **{name: [] for name in ("block_sizes", "in_flight_at_dispatch")},
             "heat": [
-                {"device": None, "from_bytes": b.low, "requests": b.count, "bytes": None}
-                for b in _scaled(of.get("lba", []), _GIB)
+                {"device": None, "from_bytes": bucket.low, "requests": bucket.count, "bytes": None}
+                for bucket in _scaled(buckets_by_layer.get("lba", []), _GIB)
             ],
             **{
-                name: _as_json(_scaled(of[layer], unit))
+                name: _as_json(_scaled(buckets_by_layer[layer], unit))
                 for layer, (name, unit) in _COUNTED.items()
-                if layer in of
+                if layer in buckets_by_layer
             },
         }
-        for direction, of in layers.items()
+        for direction, buckets_by_layer in layers.items()
     }
 
 
 def _histogram(buckets: list[_Bucket]) -> dict[str, object]:
-    """Return a histogram of microseconds in ns, with what is known of its percentiles."""
+    """Convert a histogram of microseconds to ns, with the bucket of each percentile."""
     scaled = _scaled(buckets, _US)
-    count = sum(b.count for b in scaled)
-    edges = [({"from": b.low, "below": b.below}, b.count) for b in scaled]
+    count = sum(bucket.count for bucket in scaled)
+    edges = [({"from": bucket.low, "below": bucket.below}, bucket.count) for bucket in scaled]
     return _NOTHING | {
         "count": count,
         "longest_below_ns": scaled[-1].below if scaled else None,
         "log2_ns": _as_json(scaled),
         "fine_ns": [],
         "percentiles_within": {
-            name: at_rank(edges, nearest_rank(count, part)) for name, part in QUANTILES.items()
+            name: at_rank(edges, nearest_rank(count, ten_thousandths))
+            for name, ten_thousandths in QUANTILES.items()
         },
     }

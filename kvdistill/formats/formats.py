@@ -1,8 +1,8 @@
-"""The registry of foreign formats: each by name, the function that reads it, and what that returns.
+"""The registry of foreign formats: names, reader functions, and the result of a reader.
 
-What a format does not carry is null; what does not fit is counted and told. A reader is
-`read(files, options, db) -> Imported`; the connection is the import's own, and stays open until its
-rows are written.
+A figure that a format does not hold is null; rejected rows are counted and reported. A reader is
+`read(files, options, db) -> Imported`. The connection belongs to the import, and stays open until
+its rows are written.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ from kvtrace.core.schema import Table
 from kvtrace.core.units import counted
 
 ABSOLUTE, RELATIVE = 2, 3
-"""The versions of fio's iolog, by their times."""
+"""The versions of fio's iolog with absolute and relative times."""
+FIO_TIER = "fio"
+"""The tier of imported fio logs, unless the user names another."""
 
 
 class Format(StrEnum):
-    """What can be imported: its name, and the function that reads it."""
+    """A format that can be imported, with its reader."""
 
     reader: str
-    """The module beside this one, and its name there."""
+    """Module in this package, and function of the reader."""
     SAI3 = "sai3", "oplog:read"
     WARP = "warp", "oplog:read"
-    FIO_JSON = "fio-json", "fio:read_results"
-    FIO_LOG = "fio-log", "fio:read_logs"
-    FIO_IOLOG = "fio-iolog", "fio:read_iolog"
+    FIO_JSON = "fio-json", "fio_json:read_results"
+    FIO_LOG = "fio-log", "fio_logs:read_logs"
+    FIO_IOLOG = "fio-iolog", "fio_iolog:read_iolog"
     BPFTRACE = "bpftrace", "blocktrace:read_bpftrace"
     BLKPARSE = "blkparse", "blocktrace:read_blkparse"
-    VLLM_BENCH = "vllm-bench", "bench:read_vllm"
-    AIPERF = "aiperf", "bench:read_aiperf"
-    LMCACHE_BENCH = "lmcache-bench", "bench:read_lmcache"
+    VLLM_BENCH = "vllm-bench", "vllm_bench:read_vllm"
+    AIPERF = "aiperf", "aiperf:read_aiperf"
+    LMCACHE_BENCH = "lmcache-bench", "lmcache_bench:read_lmcache"
     BLOCKS = "blocks", "blocktrace:read_blocks"
 
     def __new__(cls, name: str, reader: str) -> Self:
@@ -53,40 +55,40 @@ class Format(StrEnum):
 
 
 class Account(msgspec.Struct, kw_only=True):
-    """The result of an import: files that were written, rows that were read, kept and left out."""
+    """The account of an import: files written; rows read, accepted and rejected."""
 
     files: list[str] = []
     rows_read: int = 0
     rows_kept: int = 0
     left_out: dict[str, int] = {}
-    """By reason."""
+    """Rejected rows by reason."""
     examples: dict[str, str] = {}
-    """By reason, where the first one stands and what it says."""
+    """The first rejected row by reason, with its position."""
     notes: list[str] = []
-    """What the reader of the tables must know."""
+    """Notes for readers of the tables."""
 
     def leave_out(self, reason: str, count: int, example: str) -> None:
-        """Count rows that are left out for `reason`; `example` is the first."""
+        """Count rows rejected for `reason`; `example` is the first of them."""
         if count:
             self.left_out[reason] = self.left_out.get(reason, 0) + count
             self.examples.setdefault(reason, example)
 
     def lines(self) -> list[str]:
-        """Return notes and what was left out, for provenance."""
+        """Return notes and rejected rows, for the provenance."""
         return [
             *self.notes,
             *(
-                f"left out: {counted(n, 'row')}: {of} (first: {self.examples[of]})"
-                for of, n in self.left_out.items()
+                f"left out: {counted(count, 'row')}: {reason} (first: {self.examples[reason]})"
+                for reason, count in self.left_out.items()
             ),
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """One table to write.
+    """A table to write: the rows of `query` over the import's connection.
 
-    The rows that `query` gives over the import's connection; a column that it lacks is null.
+    A missing column is null.
     """
 
     file: str
@@ -95,16 +97,16 @@ class Rows:
 
 
 OTHER_ENGINE = EngineNote(name="other", queue_depth=None, io_bytes=None)
-"""A program that is not ours."""
+"""The engine of another program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportedFacts:
-    """More of run.json that a format knows."""
+    """Further fields of run.json that a format holds."""
 
     status: str = COMPLETE
     reason: str | None = None
-    """Why it is not complete."""
+    """Reason if the run is not complete."""
     host: dict[str, object] = field(default_factory=dict)
     engine: EngineNote = OTHER_ENGINE
     serving: Serving | UnsetType = UNSET
@@ -112,25 +114,25 @@ class ImportedFacts:
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The result of a reader; null is what the format does not carry."""
+    """The result of a reader; a figure that the format does not hold is null."""
 
     account: Account
     rows: list[Rows]
     tiers: list[str]
     summary: Summary | None = None
-    """Figures that are no rows, for run.json; null if the rows give them, or there are none."""
+    """Figures for run.json; null if they are computed from the rows, or there are none."""
     probe: dict[str, object] | None = None
     """The content of probe.json; null if there is none."""
     first_unix_ns: int | None = None
-    """When the first row happened; null if the format has no date."""
+    """Time of the first row; null if the format has no date."""
     facts: ImportedFacts = ImportedFacts()
     config: dict[str, object] = field(default_factory=dict)
-    """How it was measured: where two imports differ in it, a comparison says so."""
+    """Settings of the measurement; a comparison lists their differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImportOptions:
-    """What a user chooses; a null name is the format's own."""
+    """Options of an import; a null tier is named by the format."""
 
     format: Format
     tier: str | None = None
@@ -139,7 +141,7 @@ class ImportOptions:
 def reader(
     format_: Format,
 ) -> Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]:
-    """Return the function that reads `format_`; its module is imported only now."""
+    """Return the reader of `format_`, and import its module."""
     module, _, name = format_.reader.partition(":")
     read: Callable[[Sequence[Path], ImportOptions, duckdb.DuckDBPyConnection], Imported]
     read = getattr(import_module(f"kvdistill.formats.{module}"), name)

@@ -1,10 +1,9 @@
-"""The op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp, both ways.
+"""Read and write the op log of sai3-bench and s3dlio, and the per-request CSV of MinIO's warp.
 
-Both are zstd TSV of one row an operation, known by the header in the first line, and differ by
-warp's `last_byte` and `cat`; everything else stands in `#` lines. Times are RFC 3339 with up to
-nanoseconds; empty is what was not measured. GET, PUT and DELETE are our reads, writes and deletes;
-LIST and STAT have no place in our tables. A log is written from a trace, by due time, or from a
-run, by submission.
+Both are zstd TSV with one row an operation and a header in the first line. warp's has two more
+columns, `last_byte` and `cat`. Comments are `#` lines. Times are RFC 3339 with up to nanoseconds; an
+unmeasured field is empty. GET, PUT and DELETE are reads, writes and deletes; LIST and STAT cannot be
+stored in the tables. A log is written from a trace, by due time, or from a run, by submission.
 """
 
 from __future__ import annotations
@@ -22,7 +21,15 @@ from typing import BinaryIO
 import msgspec
 
 from kvdistill.formats.formats import Account, Format, Imported, ImportOptions
-from kvdistill.formats.importing import INPUT, TRACE_FILE, finish, first_lines, leave_out, load, one
+from kvdistill.formats.importing import (
+    INPUT,
+    TRACE_FILE,
+    fetch_row,
+    finish,
+    first_lines,
+    leave_out,
+    load,
+)
 from kvdistill.queries.database import (
     BATCH_ROWS,
     connect,
@@ -38,9 +45,9 @@ from kvdistill.queries.window import (
     OK,
     READ,
     WRITE,
-    found_window,
+    find_busiest_window,
+    find_tier_place,
     ordered_rows,
-    place_of,
     tier_rows,
 )
 from kvtrace import __version__
@@ -55,7 +62,7 @@ from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.units import NS_PER_S, counted, format_bytes
 
 TIER = "s3"
-"""What an import calls the store, unless it is told."""
+"""Default name of the tier of an import."""
 COMMON = tuple(
     "idx thread op client_id n_objects bytes endpoint file error start first_byte end duration_ns".split()  # noqa: SIM905 - thirteen names
 )
@@ -65,7 +72,7 @@ _ALIASES = {"operation": "op", "t_start": "start"}
 _US_PER_S = 1_000_000
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
 _COLUMNS = ("object_id", "offset_bytes", "request_id", "rank")
-"""Columns of a trace beside those that every window of one has."""
+"""Columns of a trace in addition to those that every window has."""
 _FORBIDDEN = '[\t\n\r"]'
 
 
@@ -85,14 +92,14 @@ class Style(StrEnum):
 
 
 class OpLog(msgspec.Struct, frozen=True, kw_only=True):
-    """The op logs that were written."""
+    """The op logs written."""
 
     files: list[str]
-    """One a host, to replay at the same time."""
+    """One log a host; their replays start together."""
     populate_files: list[str]
-    """One a host, to replay before.
+    """One log a host, to replay first: PUTs of the objects that are read before they are written.
 
-    The objects that the trace reads before it writes them; none if there are none.
+    Empty if there are no such objects.
     """
     gets: int
     puts: int
@@ -112,14 +119,13 @@ def write_oplogs(
     limit: Limit,
     argv: Sequence[str],
 ) -> OpLog:
-    """Write the operations of `tier` of a trace or run up to `limit` into `outdir`, partitioned
-    over `hosts` logs.
+    """Write the operations of `tier` of a trace or run within `limit` as one log a host.
 
-    An object is always in the log of one host, so hosts need not wait for each other. Times are the
-    source's, from the Unix epoch, or from when it was recorded if it says so.
+    All operations of an object are in the log of one host, so hosts need no synchronisation. Times
+    are the source's, from its recording date, or else from the Unix epoch.
 
-    TraceError if the file is damaged, has no operations on the tier, or a name that no log can
-    hold. ConfigError if there is no such tier.
+    TraceError if the file is damaged, has no operations on the tier, or has a name that a log
+    cannot hold. ConfigError if the tier does not exist.
     """
     with (
         tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder,
@@ -129,22 +135,24 @@ def write_oplogs(
         file = source / OPS_FILE if source.is_dir() else source
         reader = open_table(file)
         is_measured = reader.table is OPS
-        # A run has no names of its own; an imported one lies beside the trace that has.
+        # A run holds no names of objects; an imported one has its trace, with names, next to it.
         objects = objects_path(file.with_name(TRACE_FILE) if is_measured else file)
         has_names = objects.exists()
         register(
             db, [*([file] if is_measured else []), *([objects] if has_names else [])], Path(folder)
         )
         if not _load_operations(db, file, reader, tier, limit, Path(folder)):
-            raise TraceError(f"tier {tier!r} has no operations: there is nothing to log", path=file)
+            raise TraceError(
+                f"tier {tier!r} has no operations, so there is nothing to write", path=file
+            )
         if not has_names:
             db.execute("CREATE TABLE objects (object_id BIGINT, key VARCHAR, size_bytes BIGINT)")
         _name_objects(db, objects)
-        (found,) = query(db, "oplog_totals")
-        lost = losses(found, has_names=has_names, is_measured=is_measured)
+        (totals,) = query(db, "oplog_totals")
+        lost = losses(totals, has_names=has_names, is_measured=is_measured)
         if style is Style.WARP and not is_measured:
             lost.append(
-                "warp analyze refuses rows without ends; what replays warp's CSV needs only starts"
+                "warp analyze rejects rows without end times; tools that replay the CSV need start times only"
             )
         head = [
             f"kvdistill {__version__}: {' '.join(argv)}",
@@ -157,8 +165,8 @@ def write_oplogs(
             "hosts": hosts,
         }
         files = file_names("oplog", style, hosts)
-        before = file_names("populate", style, hosts) if found["populated"] else []
-        for names, rows in ((files, "done"), (before, "prior")):
+        populate_files = file_names("populate", style, hosts) if totals["populated"] else []
+        for names, rows in ((files, "done"), (populate_files, "prior")):
             db.execute(f"CREATE OR REPLACE VIEW logged AS FROM {rows}")
             for host, name in enumerate(names):
                 plain = stack.enter_context(stack.enter_context(aside(outdir / name)).open("wb"))
@@ -166,8 +174,8 @@ def write_oplogs(
                     zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(plain)
                 )
                 _write_log(out, db, style, head, values | {"host": host})
-    counts = {name: found[name] for name in ("gets", "puts", "deletes", "populated")}
-    return OpLog(files=files, populate_files=before, lost=lost, **counts)
+    counts = {name: totals[name] for name in ("gets", "puts", "deletes", "populated")}
+    return OpLog(files=files, populate_files=populate_files, lost=lost, **counts)
 
 
 def file_names(stem: str, style: Style, hosts: int) -> list[str]:
@@ -176,7 +184,7 @@ def file_names(stem: str, style: Style, hosts: int) -> list[str]:
     return (
         [f"{stem}{suffix}"]
         if hosts == 1
-        else [f"{stem}-{n}-of-{hosts}{suffix}" for n in range(1, hosts + 1)]
+        else [f"{stem}-{number}-of-{hosts}{suffix}" for number in range(1, hosts + 1)]
     )
 
 
@@ -187,35 +195,34 @@ def _write_log(
     head: Sequence[str],
     values: dict[str, object],
 ) -> None:
-    """Write the operations `logged` of one host as a log.
-
-    The header, a line each, and where they are from.
-    """
+    """Write the view `logged` of one host as a log: header, one line an operation, provenance."""
     columns = ", ".join(f'"{name}"' for name in style.columns)
     lines = f"SELECT concat_ws(chr(9), {columns}) FROM ({named('oplog_lines')})"
     rows = (
         batch.column(0).to_pylist()
         for batch in db.sql(lines, params=values).to_arrow_reader(BATCH_ROWS)
     )
-    for part in chain([["\t".join(style.columns)]], rows, [[f"# {line}" for line in head]]):
-        text = "".join(f"{line}\n" for line in part)
+    for lines_of_part in chain(
+        [["\t".join(style.columns)]], rows, [[f"# {line}" for line in head]]
+    ):
+        text = "".join(f"{line}\n" for line in lines_of_part)
         out.write(text.encode())
 
 
 _NO_OPERATIONS = {
     "no operation": "coalesce(op, '') = ''",
     "LIST and STAT cannot be stored in a kvtrace table": "op IN ('LIST', 'STAT', 'HEAD')",
-    "an operation that is not known": "op NOT IN ('GET', 'PUT', 'DELETE')",
+    "an unknown operation": "op NOT IN ('GET', 'PUT', 'DELETE')",
     "no object name": "file IS NULL",
-    "a start that is no RFC 3339 time": "start_ns IS NULL",
-    "bytes that are no whole number": "bytes IS NULL OR bytes < 0",
+    "a start that is not an RFC 3339 time": "start_ns IS NULL",
+    "bytes that are not a whole number": "bytes IS NULL OR bytes < 0",
 }
 
 
 def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of several hosts that ran at the same time, merged by time.
 
-    TraceError if a file has no such header, is damaged, or has no operation that our tables hold.
+    TraceError if a file has another header, is damaged, or has no operation for the tables.
     """
     account = Account()
     db.execute(INPUT)
@@ -234,64 +241,68 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
         if len(set(columns)) < len(columns):
             raise TraceError("a column is named twice", path=path, row=1)
         if unknown := [name for name in columns if name not in Style.WARP.columns]:
-            account.notes.append(f"{path.name}: unknown columns are left out: {', '.join(unknown)}")
+            account.notes.append(f"{path.name}: unknown columns are ignored: {', '.join(unknown)}")
         quote = '"' if options.format is Format.WARP else ""
         load(db, path, columns, account, delimiter="\t", skip=1, quote=quote)
-        # A name may hold a `#`, too: only what begins with it is a comment.
-        account.rows_read -= one(
+        # A comment begins with `#`; a name may contain it elsewhere.
+        account.rows_read -= fetch_row(
             db, "DELETE FROM raw WHERE starts_with(struct_extract_at(raw, 2), '#')"
         )[0]
         _parse(db, columns)
-        # Delete rows of `raw` that are no read, write or delete, and count them.
+        # Reject rows that are not a read, write or delete.
         leave_out(db, path, account, _NO_OPERATIONS)
         db.execute(
             f"INSERT INTO input SELECT {number}, line, CASE op WHEN 'GET' THEN {READ} WHEN 'PUT'"
             f" THEN {WRITE} ELSE {DELETE} END, file, 0, bytes, start_ns, if(end_ns >= start_ns,"
             f" end_ns, NULL), if(is_failed, {ERROR}, {OK}), NULL FROM raw"
         )
-        if several := one(db, "SELECT count(*) FROM raw WHERE n_objects > 1")[0]:
+        if multi_object_rows := fetch_row(db, "SELECT count(*) FROM raw WHERE n_objects > 1")[0]:
             account.notes.append(
-                f"{counted(several, 'row')} of operations on several objects: each counts as one,"
-                " on what it names"
+                f"{counted(multi_object_rows, 'row')} of operations on several objects: each counts as one"
+                " operation on the named object"
             )
-    ended, endless = one(db, "SELECT count(end_ns), count(*) - count(end_ns) FROM input")
-    rows, first_ns = finish(db, files, account, is_measured=bool(ended))
-    if ended and endless:
-        account.notes.append(f"{counted(endless, 'operation')} without an end: times are null")
-    if not ended:
+    ended_rows, endless_rows = fetch_row(
+        db, "SELECT count(end_ns), count(*) - count(end_ns) FROM input"
+    )
+    rows, first_ns = finish(db, files, account, is_measured=bool(ended_rows))
+    if ended_rows and endless_rows:
         account.notes.append(
-            "no operation has an end: nothing was measured, so there is a trace and no run"
+            f"{counted(endless_rows, 'operation')} without an end time, so their times are null"
         )
+    if not ended_rows:
+        account.notes.append("no operation has an end time, so there is a trace but no run")
     account.notes += [
-        "deletes free the largest operation on their object: the log does not say how large it was",
+        "a delete frees the size of the largest operation on its object: the log holds no object size",
         (
-            "requests, stages, phases and ranks are not in the log; threads and times to the first"
-            " byte are not kept"
+            "the log holds no requests, stages, phases and ranks; threads and times to the first byte"
+            " are dropped"
         ),
     ]
     return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
-    """Replace the text columns of `raw` by typed ones; null where the text has no such value."""
+    """Convert the text columns of `raw` to their types; null if a text is invalid."""
 
     def column(name: str) -> str:
         return f'"{name}"' if name in columns else "NULL"
 
-    took, count = (f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects"))
+    duration, count = (
+        f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects")
+    )
     db.execute(
         "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file,"
         f" TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS"
         f" start_ns, coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} +"
-        f" {took}) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
+        f" {duration}) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
         " n_objects FROM raw"
     )
 
 
 def _ns(name: str) -> str:
-    """Return SQL for the Unix ns of a time, null if it is none.
+    """Return SQL for the Unix time in ns of a text column; null if it is not a time.
 
-    DuckDB's own types hold its zone or its nanoseconds.
+    No time type of DuckDB has both a zone and nanoseconds.
     """
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
     fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
@@ -299,10 +310,7 @@ def _ns(name: str) -> str:
 
 
 def can_log(path: Path) -> bool:
-    """Return whether `path` holds single operations on objects.
-
-    A trace, a run's folder or its ops.
-    """
+    """Return whether `path` holds operations on objects: a trace, a run's folder or its ops."""
     if path.is_dir():
         return (path / OPS_FILE).is_file()
     return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
@@ -316,34 +324,32 @@ def _load_operations(
     limit: Limit,
     scratch: Path,
 ) -> int:
-    """Make the view `done` of the operations of `tier` up to `limit`, in order of time.
+    """Create the view `done` of the operations of `tier` within `limit`, in order of time.
 
-    Return how many they are.
+    Returns their number. A run's operations come from the view `ops`. `op` is a code; `end_ns` is -1
+    if unknown; `error` is empty without one.
 
-    Those of a run are taken from the view `ops`. `op` is a code; `end_ns` is -1 where it is not
-    known, `error` empty where there was none.
-
-    TraceError if the file holds another table, or its time goes back. ConfigError if there is no
-    such tier.
+    TraceError if the file holds another table, or its time goes back. ConfigError if the tier does
+    not exist.
     """
     if reader.table not in (TRACE, OPS):
         raise TraceError(
             f"holds the table {reader.table.name}; an op log is written from a trace or a run",
             path=file,
         )
-    place = place_of(reader.meta, tier)
+    place = find_tier_place(reader.meta, tier)
     if reader.table is TRACE:
         rows = partial(tier_rows, reader, place, columns=_COLUMNS)
     else:
         ordered = scratch / "ordered.parquet"
         write_query(db, "oplog_ops", ordered, tier=reader.meta.tiers[place.tier].name)
         rows = partial(ordered_rows, ordered)
-    count, out, kept = 0, None, scratch / "done.parquet"
+    count, out, done_path = 0, None, scratch / "done.parquet"
     with ExitStack() as stack:
         try:
-            for part in rows(limit=found_window(limit, partial(rows, limit=Limit()))):
-                batch = pa.RecordBatch.from_pydict(part)
-                out = out or stack.enter_context(pq.ParquetWriter(kept, batch.schema))
+            for columns in rows(limit=find_busiest_window(limit, partial(rows, limit=Limit()))):
+                batch = pa.RecordBatch.from_pydict(columns)
+                out = out or stack.enter_context(pq.ParquetWriter(done_path, batch.schema))
                 out.write_batch(batch)
                 count += len(batch)
         except TraceError as error:
@@ -352,40 +358,42 @@ def _load_operations(
         ends = ", -1::BIGINT AS end_ns, '' AS error" if reader.table is TRACE else ""
         db.execute(
             f"CREATE VIEW done AS SELECT *, file_row_number AS row{ends} FROM"
-            f" read_parquet({literal(kept)})"
+            f" read_parquet({literal(done_path)})"
         )
     return count
 
 
 def _name_objects(db: duckdb.DuckDBPyConnection, objects: Path) -> None:
-    """Make the table `named` of the objects of `done`, and the view `prior` of writes of those that
-    were there before.
+    """Create the table `named` of the objects of `done`, and the view `prior`.
 
-    What the view `objects`, of the file of that name, does not name is called `object/ID`.
+    `prior` has a write of each object that existed from the start. An object without a name in the
+    view `objects` is called `object/ID`. The file of that view is `objects`.
     """
     db.execute(named("oplog_objects"))
     db.execute(
         f"CREATE VIEW prior AS SELECT object_id, object_id AS row, 0 AS ts_ns, {WRITE} AS op,"
         " size_bytes AS length_bytes, -1 AS end_ns, '' AS error FROM named WHERE is_prior"
     )
-    (bad,) = one(db, f"SELECT min(object_id) FROM named WHERE regexp_matches(name, '{_FORBIDDEN}')")
+    (bad,) = fetch_row(
+        db, f"SELECT min(object_id) FROM named WHERE regexp_matches(name, '{_FORBIDDEN}')"
+    )
     if bad is not None:
         raise TraceError(
-            f"the name of object {bad} has a tab, line break or quote: no log can hold it",
+            f"the name of object {bad} contains a tab, line break or quote, which a log cannot hold",
             path=objects,
             column="key",
         )
 
 
 def _first_unix_ns(file: Path, reader: Reader) -> int:
-    """Return when time 0 was.
+    """Return the Unix time of the trace's time 0.
 
-    As the table says, else when its run began by run.json; 0 if nothing says so.
+    It is recorded in the table, or is the start in run.json; 0 if neither is known.
     """
-    known_ns = (reader.meta.source or {}).get("first_unix_ns")
-    run = None if known_ns or reader.table is TRACE else find_run(file.parent)
+    recorded_ns = (reader.meta.source or {}).get("first_unix_ns")
+    run = None if recorded_ns or reader.table is TRACE else find_run(file.parent)
     if run is None or not run.started_utc:
-        return known_ns or 0
+        return recorded_ns or 0
     try:
         return round(datetime.fromisoformat(run.started_utc).timestamp() * _US_PER_S) * 1000
     except ValueError:
@@ -395,41 +403,48 @@ def _first_unix_ns(file: Path, reader: Reader) -> int:
 _LOSSES = {
     "requests": (
         "operation",
-        "without request and stage: each is issued by its time, none waits for another",
+        "without request and stage: each is issued at its time, and none waits for another",
     ),
-    "partial_reads": ("read", "of a part: a GET reads the whole object, {} more"),
-    "partial_writes": ("write", "not starting at 0: a PUT of as many bytes replaces the object"),
+    "partial_reads": ("read", "of part of an object: a GET reads the whole object, {} more"),
+    "partial_writes": (
+        "write",
+        "not starting at offset 0: a PUT of the same length replaces the object",
+    ),
     "gone_reads": ("read", "of deleted objects will fail"),
-    "gone_deletes": ("delete", "of objects that are not there"),
+    "gone_deletes": ("delete", "of objects that do not exist"),
     "ranks": ("operation", "without rank"),
 }
 
 
-def losses(found: dict[str, int], *, has_names: bool, is_measured: bool) -> list[str]:
-    """Return what an op log cannot express of operations, of which there are as many as `found`
-    says by `_LOSSES`.
+def losses(totals: dict[str, int], *, has_names: bool, is_measured: bool) -> list[str]:
+    """Return the features of the operations that an op log cannot express.
+
+    `totals` counts the affected operations by the names in `_LOSSES`.
     """
-    unread = format_bytes(found["unread_bytes"])
+    unread = format_bytes(totals["unread_bytes"])
     lost = [
-        f"{counted(found[name], op)} {said.format(unread)}"
-        for name, (op, said) in _LOSSES.items()
-        if found[name]
+        f"{counted(totals[name], op)} {description.format(unread)}"
+        for name, (op, description) in _LOSSES.items()
+        if totals[name]
     ]
     if not has_names:
-        lost.append("names: objects are called object/ID, since the source does not name them")
-    is_in_object = "phases, and where in its object an operation began"
-    return [*lost, is_in_object if is_measured else "phases; and ends, which a trace does not have"]
+        lost.append("names: the source has none, so objects are called object/ID")
+    is_in_object = "phases, and offsets within objects"
+    return [
+        *lost,
+        is_in_object if is_measured else "phases; and end times, which a trace does not have",
+    ]
 
 
 def origin_lines(file: Path, meta: Metadata, tier: str, limit: Limit) -> list[str]:
     """Return the lines of a log that name its source."""
-    made = (
+    provenance = (
         f"written by {meta.program} {meta.version}, configuration SHA-256"
         f" {meta.config_sha256 or 'unknown'}"
     )
-    lines = [f"tier {tier} of {file.name}, {made}"]
+    lines = [f"tier {tier} of {file.name}, {provenance}"]
     if str(limit):
-        lines.append(f"only part of the tier: the first {limit}")
+        lines.append(f"window of the tier: {limit}")
     if meta.is_simulated:
-        lines.append("its times are a simulation's, not a device's")
+        lines.append("times are simulated, not measured")
     return lines

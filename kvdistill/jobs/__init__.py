@@ -1,1 +1,1 @@
-"""From a Profile to jobs: one kind of job a file, each a pure function from the Profile to text."""
+"""Writers of jobs: pure functions from a Profile to text, one kind of job a file."""

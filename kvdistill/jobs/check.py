@@ -1,4 +1,4 @@
-"""Run fio jobs briefly on a scratch file, and say how close their I/O comes to the source's."""
+"""Run fio jobs briefly on a scratch file, and compare their I/O with the source."""
 
 from __future__ import annotations
 
@@ -12,14 +12,24 @@ import msgspec
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs import closeness
-from kvdistill.jobs.fio_run import direct_requests, disk_of, environment, run_seen
-from kvdistill.jobs.fio_sections import on_null, with_drawn_iologs, with_latency_logs
+from kvdistill.jobs.fio_replay import log_members
+from kvdistill.jobs.fio_run import direct_requests, disk_of, environment, run_observed
+from kvdistill.jobs.fio_sections import (
+    LOG_ENTRIES,
+    FioJob,
+    FioSection,
+    on_null,
+    with_drawn_iologs,
+    with_latency_logs,
+)
 from kvdistill.jobs.job import (
     HOW_TO_GET,
+    MAX_DEPTH,
     PREFILL,
     FioMode,
     JobOptions,
-    installed,
+    installed_version,
+    knows_option,
     run_fio,
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
@@ -34,15 +44,15 @@ from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 CLOSENESS = "closeness.json"
 _SPARE_BYTES = 256 << 20
-"""Free space that a check leaves alone."""
+"""Free space that a check does not use."""
 _SLOWEST_BYTES_PER_S = 20e6
-"""A target slower than this is given up on: a check is meant to be brief."""
+"""A check stops on a slower target, because it has to be brief."""
 Tell = Callable[[str], None]
-"""Takes a line about what goes on."""
+"""A function that receives a line at the start of each step."""
 
 
 def ignore(_line: str) -> None:
-    """Take a line and show it to nobody."""
+    """Drop a line."""
 
 
 class Closeness(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,12 +62,13 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: list[closeness.ClosenessPair]
     notes: list[str]
     issue_us: closeness.IssueTimes | None = None
-    """What the replay's log, in relative microseconds, takes off each delay for an I/O that fio
-    issues, and for each MiB of it; null where the log is as it was asked for.
+    """Time by which each delay of the replay's log is shortened, an I/O and a MiB.
+
+    The log then has relative microseconds. Null: the log is as requested.
     """
 
     def __repr__(self) -> str:
-        """Return in a line how many targets each job reaches."""
+        """Return the targets that each job reaches, in one line."""
         reached = (
             f"{pair.job} {sum(verdict.passes is True for verdict in pair.verdicts)} of"
             f" {sum(verdict.passes is not None for verdict in pair.verdicts)}"
@@ -68,15 +79,15 @@ class Closeness(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """Return a table of the targets, for notebooks."""
         rows = [
-            [pair.job, verdict.name, verdict.target, _shown(verdict.value), _shown(verdict.passes)]
+            [pair.job, verdict.name, verdict.target, _cell(verdict.value), _cell(verdict.passes)]
             for pair in self.comparisons
             for verdict in pair.verdicts
         ]
         return html_table(["job", "figure", "target", "measured", "passes"], rows)
 
 
-def _shown(value: float | bool | None) -> str:
-    """Return a figure or an answer as a cell of a table; a dash where it is not known."""
+def _cell(value: float | bool | None) -> str:
+    """Return a figure or yes/no as a cell of a table; a dash if unknown."""
     if value is None:
         return "-"
     return ("no", "yes")[value] if isinstance(value, bool) else f"{value:.4g}"
@@ -87,77 +98,84 @@ def find_closeness(path: Path) -> Closeness | None:
 
     TraceError if it is damaged or of another version.
     """
-    return find_json(path, Closeness, misfit="no closeness of this version: {}")
+    return find_json(path, Closeness, misfit="not a closeness.json of this version: {}")
 
 
-_OF_A_DEVICE = (SourceKind.BLOCKS, SourceKind.PROBE)
+_DEVICE_SOURCES = (SourceKind.BLOCKS, SourceKind.PROBE)
 
 
-# Long: what a check does, step after step.
+# Long, because it lists all steps of a check.
 def check(
-    whole: Distilled,
+    distilled: Distilled,
     target: Path,
     modes: Sequence[FioMode],
     options: JobOptions,
     tell: Tell,
 ) -> Closeness:
-    """Run the jobs of `modes` on a scratch file beside `target`, cut to a brief part.
+    """Run short jobs of `modes` on a scratch file next to `target`, and return their closeness.
 
-    Return how close they come.
+    The jobs cover the source's first `check_ns` or `check_bytes`, and are compared with that part.
+    `tell` receives a line at the start of each step.
 
-    They are made of the source's first `check_ns` or `check_bytes`, and compared with just that
-    part. `tell` takes a line when a step begins.
-
-    ConfigError if `target` is a folder or a device. ProbeUnavailable if there is no fio.
-    DeviceError for a folder that is missing, too little space, or if fio failed.
+    ConfigError if `target` is a folder or a device. ProbeUnavailable without fio. DeviceError for a
+    missing folder, insufficient space, or a failure of fio.
     """
-    version, cap, is_null = installed(), options.check_ns, options.has_null_check
+    version, cap, is_null = installed_version(), options.check_ns, options.has_null_check
     if version is None:
         raise ProbeUnavailable(f"a check needs fio; {HOW_TO_GET}")
     _refuse_target(target)
     options = replace(
         options, target=target.name, version=version, runtime_cap_ns=cap, is_device=False
     )
-    part_limit = whole.limit.within(
+    part_limit = distilled.limit.within(
         Limit(span_ns=cap, moved_bytes=None if is_null else options.check_bytes)
     )
-    depth, comparisons = whole.profile.depth, []
-    notes = ["the source's depth is not known: a trace has no measured times"]
+    depth, comparisons = distilled.profile.depth, []
+    notes = ["the source's queue depth is unknown: a trace has no measured times"]
     if depth is not None:
-        notes = [f"the source's depth is {depth.mean:.3g} over all of it, weighted by time"]
+        notes = [f"the source's mean queue depth is {depth.mean:.3g}"]
     if is_null:
         notes.append(
-            "fio's null engine took the I/O: times are fio's own, and a target only adds to them"
+            "fio's null engine was used: times are those of fio itself, to which a target only adds"
         )
     with tempfile.TemporaryDirectory(prefix=".check-", dir=target.parent) as folder:
-        place = Path(folder)
-        part = whole
-        if whole.ios is not None and whole.source is not None:
-            part = distil_source(whole.source, whole.tier, part_limit, place)
-        is_whole = part is whole or part.profile.ops == whole.profile.ops
+        folder_path = Path(folder)
+        checked = distilled
+        if distilled.ios is not None and distilled.source is not None:
+            checked = distil_source(distilled.source, distilled.tier, part_limit, folder_path)
+        is_whole = checked is distilled or checked.profile.ops == distilled.profile.ops
         window = (
-            "the whole window" if is_whole else f"the first {format_duration(part.profile.span_ns)}"
+            "the whole window"
+            if is_whole
+            else f"the first {format_duration(checked.profile.span_ns)}"
         )
-        part = whole if is_whole else part
-        left_out = set(modes) - set(supported_modes(part, None))
+        checked = distilled if is_whole else checked
+        skipped = set(modes) - set(supported_modes(checked, None))
         notes += [
             f"{mode.job} is not checked: all operations of {window} share one instant"
             " (--check-duration)"
-            for mode in left_out
+            for mode in skipped
         ]
-        jobs = {mode: make_job(mode, part, options) for mode in modes if mode not in left_out}
-        depth_cap = max((job.depth for job in jobs.values()), default=1)
+        jobs = {mode: make_job(mode, checked, options) for mode in modes if mode not in skipped}
+        depth_cap = min(MAX_DEPTH, max((job.depth for job in jobs.values()), default=1))
         reference = (
-            _reference(part, place, options.io_bytes, depth_cap, notes, tell)
+            _reference(checked, folder_path, options.io_bytes, depth_cap, notes, tell)
             if jobs and not is_null
             else None
         )
         if jobs and not is_null:
-            _fill(part, jobs, place, options)
+            _fill(checked, jobs, folder_path, options)
         issue_us = None
         for mode, job in jobs.items():
             run = closeness.CheckedRun(
-                mode, part, window, whole.profile.span_ns, place, options, job, reference
+                mode,
+                checked,
+                window,
+                distilled.profile.span_ns,
+                folder_path,
+                options,
+                job,
+                reference,
             )
             if mode is FioMode.REPLAY:
                 pair, issue_us = _closest_replay(run, notes)
@@ -168,26 +186,26 @@ def check(
             comparisons.append(pair)
     return Closeness(
         fio_version=str(version),
-        comparisons=_beyond_replay(comparisons),
+        comparisons=_excuse_device_splits(comparisons),
         notes=list(dict.fromkeys(notes)),
         issue_us=issue_us,
     )
 
 
 def _refuse_target(target: Path) -> None:
-    """Raise ConfigError or DeviceError unless a scratch file can lie beside `target`."""
+    """Raise ConfigError or DeviceError unless a scratch file can be created next to `target`."""
     if target.is_dir() or target.is_block_device():
-        raise ConfigError(f"{target}: a check takes a scratch file, no folder and no device")
+        raise ConfigError(f"{target}: a check needs a scratch file, not a folder or device")
     if not target.parent.is_dir():
-        raise DeviceError(f"{target.parent}: no such folder to check in; make it first")
+        raise DeviceError(f"{target.parent}: no such folder for a check; create it first")
 
 
 def _fill(
-    part: Distilled, jobs: Mapping[FioMode, ModeJob], place: Path, options: JobOptions
+    distilled: Distilled, jobs: Mapping[FioMode, ModeJob], place: Path, options: JobOptions
 ) -> None:
-    """Fill the scratch file of all `jobs` in `place` once; DeviceError for too little space."""
+    """Fill the scratch file of all `jobs` in `place`; DeviceError for insufficient space."""
     space_bytes = max(job.space_bytes for job in jobs.values())
-    prefill = make_prefill(part.profile, jobs.values(), options)
+    prefill = make_prefill(distilled.profile, jobs.values(), options)
     write_text(place / PREFILL, prefill.text)
     free_bytes = shutil.disk_usage(place).free
     if free_bytes < space_bytes + _SPARE_BYTES:
@@ -199,34 +217,38 @@ def _fill(
     run_fio(place / PREFILL, 30 + space_bytes / _SLOWEST_BYTES_PER_S)
 
 
-def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.ClosenessPair]:
-    """Return `pairs` without failures in sizes that are the device's.
+def _excuse_device_splits(
+    pairs: Sequence[closeness.ClosenessPair],
+) -> list[closeness.ClosenessPair]:
+    """Return `pairs` without size failures that the device causes by splitting I/Os at random.
 
-    It splits one I/O in two ways.
-
-    The exact replay issues the source's own I/Os: by what its sizes are off at the device, drawn
-    ones may be, too.
+    The exact replay issues the source's own I/Os, so its size mismatch at the device is due to such
+    splits, and sampled jobs may have the same in addition.
     """
     exact = [
         pair.fio
         for pair in pairs
         if pair.job == FioMode.REPLAY.job and pair.fio.side is closeness.Side.DEVICE
     ]
-    own = (exact[0].size_tv or 0.0) if exact else 0.0
-    most = closeness.SIZE_TV_TARGET + min(own, closeness.SIZE_TV_TARGET)
-    why = f"the exact replay's are off by {100 * own:.2g} %, too"
+    replay_mismatch = (exact[0].size_tv or 0.0) if exact else 0.0
+    max_mismatch = closeness.SIZE_TV_TARGET + min(replay_mismatch, closeness.SIZE_TV_TARGET)
+    reason = f"the exact replay also has {100 * replay_mismatch:.2g} %, due to splits at the device"
 
-    def judged(pair: closeness.ClosenessPair, found: closeness.Verdict) -> closeness.Verdict:
+    def judged(pair: closeness.ClosenessPair, verdict: closeness.Verdict) -> closeness.Verdict:
         is_failure = (
-            found.name == closeness.SIZES
-            and found.passes is False
+            verdict.name == closeness.SIZES
+            and verdict.passes is False
             and pair.job != FioMode.REPLAY.job
         )
-        is_its = is_failure and (found.value or 0) <= most
-        return msgspec.structs.replace(found, passes=None, why=why) if is_its else found
+        is_explained = is_failure and (verdict.value or 0) <= max_mismatch
+        return (
+            msgspec.structs.replace(verdict, passes=None, reason=reason)
+            if is_explained
+            else verdict
+        )
 
     return [
-        msgspec.structs.replace(pair, verdicts=[judged(pair, of) for of in pair.verdicts])
+        msgspec.structs.replace(pair, verdicts=[judged(pair, verdict) for verdict in pair.verdicts])
         for pair in pairs
     ]
 
@@ -234,36 +256,39 @@ def _beyond_replay(pairs: Sequence[closeness.ClosenessPair]) -> list[closeness.C
 def _closest_replay(
     run: closeness.CheckedRun, notes: list[str]
 ) -> tuple[closeness.ClosenessPair, closeness.IssueTimes | None]:
-    """Return the replay whose gaps at the device are closest, and the issue cost in its log (µs an
-    I/O, a MiB).
+    """Return the replay with the closest gaps at the device, and the issue times in its log.
 
-    Relative microseconds; where those miss the target, with what issuing takes as their run shows
-    it; where that cannot be told, as it was asked for, and null for the cost.
+    run with relative microseconds
+    if gaps miss their target and issue times were measured: run again, corrected by these
+    if the device was not observed, or the end slipped: run as requested (issue times null)
     """
     options = run.options
+    if run.job.lanes is not None:
+        # Lanes have absolute times: one that is late has to catch up.
+        return _check_logs(run, notes)[0], None
 
     def tried(
         options: JobOptions,
     ) -> tuple[closeness.ClosenessPair, closeness.IssueTimes | None]:
-        """Make the logs anew with other options, and run them."""
+        """Write the logs with other options, and run them."""
         job = make_job(run.mode, run.distilled, options)
         return _check_logs(replace(run, options=options, job=job), notes)
 
     relative = replace(options, log_version=RELATIVE, jobs=1)
     best, issue_us = None, None
     if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
-        (best, found), issue_us = tried(relative), options.issue_us
-        if found is not None and (closeness.GAPS, False) in [
-            (v.name, v.passes) for v in best.verdicts
+        (best, measured_issue_us), issue_us = tried(relative), options.issue_us
+        if measured_issue_us is not None and (closeness.GAPS, False) in [
+            (verdict.name, verdict.passes) for verdict in best.verdicts
         ]:
-            timed, _found = tried(replace(relative, issue_us=found))
+            timed, _issue_us = tried(replace(relative, issue_us=measured_issue_us))
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
-                best, issue_us = timed, found
+                best, issue_us = timed, measured_issue_us
         if (
             best.fio.side is not closeness.Side.DEVICE
             or abs(best.fio.end_slip or 0) > closeness.END_SLIP_TARGET
         ):
-            # Nobody can say what issuing takes, or it takes now this and now that.
+            # The issue times are unknown, or vary.
             best, issue_us = None, None
     pair = best or tried(options)[0]
     ks = pair.fio.gap_ks
@@ -276,47 +301,48 @@ def _closest_replay(
 
 
 def _reference(
-    part: Distilled, place: Path, io_bytes: int, depth_cap: int, notes: list[str], tell: Tell
+    checked: Distilled, place: Path, io_bytes: int, depth_cap: int, notes: list[str], tell: Tell
 ) -> Distilled | None:
-    """Return what fio's block requests are compared with.
+    """Return the block requests to compare fio's with.
 
-    Null, with a note why, if fio's own side is compared.
+    Null, with a note, if only fio's logs can be compared.
     """
-    kind = part.profile.origin.kind
-    if kind in _OF_A_DEVICE:
-        return part
+    kind = checked.profile.origin.kind
+    if kind in _DEVICE_SOURCES:
+        return checked
     if kind is not SourceKind.TRACE:
         notes.append(
-            "only fio's side was compared: the source is what was asked of files, which the block"
-            " layer merges and splits; to compare at the device, make jobs of what `kvreplay probe`"
-            " or `run --probes` saw of a replay"
+            "only fio's logs were compared: the source has operations on files, which the block layer"
+            " merges and splits; to compare at the device, make jobs from the blocks.parquet of"
+            " `kvreplay probe` or `run --probes`"
         )
         return None
-    tell("checking: kvreplay replays the part of the trace, to measure its block requests")
-    assert part.source is not None
-    seen, reason = replayed_requests(file_of(part.source), part, place, io_bytes, depth_cap)
-    if seen is None:
-        notes.append(f"only fio's side was compared, with what the trace asks of files: {reason}")
+    tell("checking: kvreplay replays the part of the trace to measure its block requests")
+    assert checked.source is not None
+    requests, reason = replayed_requests(
+        file_of(checked.source), checked, place, io_bytes, depth_cap
+    )
+    if requests is None:
+        notes.append(f"only fio's logs were compared, with the operations of the trace: {reason}")
     else:
         notes.append(
-            "the source's side is a replay of this part of the trace by kvreplay on the same disk,"
-            f" and both sides are block requests there ({reason})"
+            "compared at the device: the reference is a replay of this part of the trace by kvreplay"
+            f" on the same disk ({reason})"
         )
-    return seen
+    return requests
 
 
 def replayed_requests(
-    trace: Path, part: Distilled, place: Path, io_bytes: int, depth_cap: int
+    trace: Path, checked: Distilled, place: Path, io_bytes: int, depth_cap: int
 ) -> tuple[Distilled | None, str]:
-    """Replay `part` of `trace` on a file in `place`; return the block requests that its device saw,
-    and how the replay went.
+    """Replay `part` of `trace` on a file in `place`; return its block requests, and the result.
 
-    Null, and why there is nothing to compare with, if it cannot be replayed or measured.
+    The requests are null, and the result is the reason, if it cannot be replayed or measured.
     """
     disk = disk_of(place)
     replayed = replay_part(
         trace,
-        part,
+        checked,
         place,
         disk,
         io_bytes=io_bytes,
@@ -325,55 +351,68 @@ def replayed_requests(
     )
     if replayed.blocks is None or disk is None:
         return None, replayed.message
-    seen, reason = direct_requests(replayed.blocks, disk.name, place / "replayed.scratch")
-    return seen, reason or replayed.message
+    requests, reason = direct_requests(replayed.blocks, disk.name, place / "replayed.scratch")
+    return requests, reason or replayed.message
 
 
-def _seen(
+def _run_observed(
     run: closeness.CheckedRun, job: Path, unseen: Path, timeout_s: float, notes: list[str]
-) -> closeness.Seen:
-    """Run `job` with the device probed; where it cannot be, run `unseen` and add a note."""
+) -> closeness.ObservedRun:
+    """Run `job` with the device probed; if that is impossible, run `unseen` and add a note."""
     if run.reference is None:
-        return closeness.Seen(run_fio(unseen, timeout_s, environment=environment()), None, None)
-    seen = run_seen(job, timeout_s, unseen=unseen)
-    if seen.why is not None:
-        notes.append(f"only fio's side was compared, not what the device saw: {seen.why}")
-    return seen
+        return closeness.ObservedRun(
+            run_fio(unseen, timeout_s, environment=environment()), None, None
+        )
+    observed = run_observed(job, timeout_s, unseen=unseen)
+    if observed.reason is not None:
+        notes.append(f"only fio's logs were compared, not device requests: {observed.reason}")
+    return observed
 
 
 def _check_logs(
     run: closeness.CheckedRun, notes: list[str]
 ) -> tuple[closeness.ClosenessPair, closeness.IssueTimes | None]:
-    """Run the job of iologs in `run`.
-
-    Return how close it came, and what issuing took if that can be determined.
-    """
+    """Run the job of iologs in `run`; return its closeness, and the issue times if measured."""
     log, is_null = run.job.log, run.options.has_null_check
     assert log is not None
-    logging = with_latency_logs(run.job.job)
+    assert run.job.ios is not None
+    largest = max((lane.ios for lane in log.lanes), default=log.read_ios + log.write_ios)
+    logging = with_latency_logs(run.job.job, largest if knows_option(LOG_ENTRIES) else None)
     replace(run.job, job=on_null(logging) if is_null else logging).write(run.place)
     job = run.place / run.mode.job
     moved_bytes = log.read_bytes + log.write_bytes
     timeout_s = 30 + log.last_us / 1e6 + log.start_ms / 1e3 + moved_bytes / _SLOWEST_BYTES_PER_S
-    seen = _seen(run, job, job, timeout_s, notes)
-    # The null engine submits nothing.
-    kind = "slat" if len(log.files) == 1 and not is_null else "clat"
+    observed = _run_observed(run, job, job, timeout_s, notes)
+    members = log_members(log, run.job.ios, run.job.lanes)
     logs = [
-        next(run.place.glob(f"{file.removesuffix('.iolog')}_{kind}.*.log")) for file in log.files
+        closeness.LatencyLog(
+            next(run.place.glob(f"{section.name}_{'slat' if is_submission else 'clat'}.*.log")),
+            is_submission=is_submission,
+            members=numbers,
+        )
+        for section, numbers in zip(run.job.job.processes, members, strict=True)
+        # The null engine and synchronous ones submit nothing.
+        for is_submission in [not is_null and _engine(run.job.job, section) == "libaio"]
     ]
-    found = closeness.compare_logged(run, seen, logs, is_submission=kind == "slat")
-    for path in logs:
-        path.unlink()
-    return found
+    result = closeness.compare_logged(run, observed, logs)
+    for log_file in logs:
+        log_file.path.unlink()
+    return result
+
+
+def _engine(job: FioJob, section: FioSection) -> str | None:
+    """Return the I/O engine of a section: its own, or the one that all share."""
+    shared = job.sections[0].options.get("ioengine")
+    return section.options.get("ioengine", shared)
 
 
 def _check_drawn(run: closeness.CheckedRun, notes: list[str]) -> closeness.ClosenessPair:
     """Run the statistical job in `run`."""
     job, logged = run.place / run.mode.job, run.place / f"{run.mode}.logged.fio"
     run.job.write(run.place)
-    # To log each I/O takes fio time, which a closed loop then lacks: only where nobody else looks.
+    # Logging I/Os slows down a closed loop, so it is used only if the device is not observed.
     logging = with_drawn_iologs(run.job.job)
     logged.write_text((on_null(logging) if run.options.has_null_check else logging).text)
     moved_bytes = run.distilled.profile.read.io_bytes + run.distilled.profile.write.io_bytes
     timeout_s = 60 + run.options.check_ns / NS_PER_S + moved_bytes / _SLOWEST_BYTES_PER_S
-    return closeness.compare_drawn(run, _seen(run, job, logged, timeout_s, notes))
+    return closeness.compare_drawn(run, _run_observed(run, job, logged, timeout_s, notes))

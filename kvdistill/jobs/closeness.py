@@ -1,7 +1,7 @@
-"""How close the I/O that fio did is to the source's: figures of both, their distances, and targets.
+"""Compare fio's I/O with that of its source: figures of both, distances, and targets.
 
-I/O is a `Stream` in order of issue: what a source asks for, what fio's latency logs and written
-iologs say, or what the device saw.
+I/O is a `Stream` in order of issue, from a source's operations, fio's latency logs and iologs, or
+the block requests of the device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import logged_ios, logged_latencies
+from kvdistill.formats.fio_iolog import logged_ios
+from kvdistill.formats.fio_logs import logged_latencies
 from kvdistill.jobs.fio_replay import FioIos, split, split_ios
 from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
@@ -30,39 +31,42 @@ SIZE_TV_TARGET = 0.015
 RATE_TARGET = 0.015
 REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
 END_SLIP_TARGET = 0.01
-DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.20
-"""A trace has no depth of its own: what is compared is what one disk made of one replay of it."""
+DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.25
+"""An untimed trace has no queue depth: that of one replay on one disk is compared."""
+BUSY_DEPTH_TARGET = 0.20
+"""Target of the depth at issue and while the device is busy.
+
+A slower or faster disk changes these less than the mean over the whole time.
+"""
 HOT_TARGET = 0.02
 MRC_TARGET = 0.02
 """Mean absolute error of the miss-ratio curve up to which it counts as equal."""
-_NOT_KEEPING_UP_US = 100_000
-"""Lateness of the median I/O beyond which the target is said not to keep up."""
+_TOO_LATE_US = 100_000
+"""Median lateness beyond which the target counts as too slow."""
 _SIGMAS = 2
-"""Standard deviations that what is drawn may be off by chance."""
+"""Number of standard deviations that sampling error may explain."""
 _NEAREST_RANK_P99 = 100
-_NO_TIME = "a closed loop waits for operations, which take no time on fio's null engine"
+_NO_TIME = "operations take no time on fio's null engine, so a closed loop is not limited by them"
 _NO_WAIT = (
-    "none waits for the one before it of its request, as kvreplay's do; jobs made of kvreplay's run"
-    " (kvdistill fio RUN) have the times at which it issued them"
+    "fio issues operations without waiting for earlier ones of their request, unlike kvreplay; jobs"
+    " from kvreplay's run (kvdistill fio RUN) use its actual issue times"
 )
-_OF_BLOCKS = ("hot10_share", "reuse_p50_blocks")
-SIZES, DEPTH, GAPS = "I/Os of other sizes", "I/Os in flight", "gaps between arrivals, KS"
+_BLOCK_FIGURES = ("hot10_share", "reuse_p50_blocks")
+ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
+SIZES, DEPTH, GAPS = "block-size mismatch", "queue depth", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
-"""Of more distinct sizes, those beyond add nothing to what chance is said to do.
-
-A job has fewer, too.
-"""
+"""Maximum number of distinct sizes in the sampling error; a job has fewer sizes, too."""
 
 
 class Side(StrEnum):
-    """Where I/O was observed."""
+    """The place of an observation of I/O."""
 
     DEVICE = "device"
     """Requests of the block layer, as `kvreplay probe` sees them."""
     ASKED = "asked"
-    """What the source asks for of files."""
+    """Requested operations of the source, before the block layer."""
     FIO = "fio"
-    """As fio logs it: what the block layer splits or merges is not seen."""
+    """Operations in fio's logs, before splits and merges of the block layer."""
 
 
 class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,84 +77,71 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     side: Side
-    """Where it was observed."""
+    """Place of the observation."""
     ios: int
-    """At the device.
-
-    In parts of the largest I/O that is asked for, where the block layer merged such parts.
-    """
+    """Number of I/Os; at the device, merged requests count in parts of the largest issued I/O."""
     read_share: float
     ios_per_s: float | None
     bytes_per_s: float | None
     requests: int | None = None
-    """As the device got them, as is the next; null for what was not seen there."""
+    """Number of device requests; null if not observed at the device, as is the next field."""
     largest_request_bytes: int | None = None
     size_tv: float | None = None
     """Total variation distance of the sizes, by direction."""
     gap_ks: float | None = None
-    """Kolmogorov-Smirnov distance of the gaps between arrivals in µs, beyond what
-    `gap_resolution_us` explains.
+    """Kolmogorov-Smirnov distance of the gaps between arrivals, within `gap_resolution_us`.
 
-    Of a replayed trace, what is due at one time is one arrival, at the time of its first I/O; else
-    each I/O is one. Null where most gaps are shorter than that resolution.
+    In a replayed trace, all I/Os due at one time are one arrival, at the time of the first; else
+    each I/O is one. Null if most gaps are shorter than the resolution.
     """
     gap_resolution_us: int | None = None
-    """How finely both sides' times were known for `gap_ks`.
-
-    1 at the device, 1000 in fio's latency logs.
-    """
+    """Resolution of both sides' times for `gap_ks`: 1 at the device, 1000 in fio's logs."""
     arrivals: int | None = None
     hot10_share: float | None = None
     """Share of accesses to the hottest 10 % of 128 KiB blocks."""
     reuse_p50_blocks: float | None = None
-    """Median distinct 128 KiB blocks between two accesses to one."""
+    """Median reuse distance in distinct 128 KiB blocks."""
     mrc_error: float | None = None
-    """Mean absolute difference of the miss ratios of LRU caches of 128 KiB blocks, of sizes evenly
-    over a logarithmic scale to the first that holds all.
-    """
+    """Mean absolute difference of the miss-ratio curves (LRU, 128 KiB blocks, log scale of sizes)."""
     mean_depth: float | None = None
     in_flight_p99: int | None = None
-    """In flight for all but 1 % of the time; null where the device was not looked at."""
+    """99th percentile of the queue depth over time; null if not observed at the device."""
     idle_share: float | None = None
-    """Share of the time with nothing in flight; null likewise."""
+    """Share of the time with nothing in flight; null if not observed at the device."""
+    depth_at_issue: float | None = None
+    """Mean requests in flight at an issue, including itself; null likewise."""
+    busy_depth: float | None = None
+    """Mean requests in flight over the time with any; null likewise."""
     end_slip: float | None = None
-    """How much later than asked the last arrival came, relative to the span."""
+    """Delay of the last arrival, relative to the span."""
     late_p50_us: int | None = None
-    """How late I/Os were issued, against the most punctual one.
-
-    Null for jobs that draw at random.
-    """
+    """Lateness of I/Os against the most punctual one; null for sampled jobs."""
     late_p99_us: int | None = None
     has_same_ios: bool | None = None
-    """Whether every I/O is the source's, in its order; null for jobs that draw at random."""
+    """Whether the I/Os are exactly those of the source; null for sampled jobs."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """One figure of a job against its target.
 
-    Whether it passes is null where it was not measured, or where it tells nothing; `why` says why.
+    `passes` is null if the figure was not measured or is undetermined; `reason` explains it.
     """
 
     name: str
     target: str
     value: float | bool | None
     passes: bool | None
-    why: str | None = None
-    more: float | None = None
-    """How many times as many operations would settle it.
-
-    Null if it is settled, or more would not.
-    """
+    reason: str | None = None
+    operations_factor: float | None = None
+    """Multiple of the operations that would determine the verdict; null if that is no remedy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chance:
-    """How far figures of so many operations, drawn from the source's own, are off by chance.
+class SamplingError:
+    """Sampling errors (two standard deviations) of figures of `operations` random operations.
 
-    Two standard deviations.
-
-    Shares of the source's figure, but for the last two: those are the distances themselves. All 0
-    of an exact replay.
+    They are relative to the source's figure; the last two are absolute. All are 0 for an exact
+    replay.
     """
 
     operations: int = 0
@@ -162,48 +153,66 @@ class Chance:
     hot10_share: float = 0
 
 
-EXACT = Chance()
+EXACT = SamplingError()
 
 
-def chance_of(source: Stream, draws: int, part_bytes: int) -> Chance:
-    """Return the chance error of `draws` operations from `source`, which come in parts of
-    `part_bytes`.
+def sampling_error(source: Stream, draws: int, part_bytes: int) -> SamplingError:
+    """Return the sampling error of `draws` operations from `source`, in parts of `part_bytes`.
 
-    Parts come and go with their operation: a long one brings many, so that their number says
-    little. What an operation adds to the depth is taken as the square of its bytes, which are in
-    flight for as long as they take to move.
+    All parts of an operation are sampled together, so the number of parts overstates the sample.
+    The contribution of an operation to the queue depth is taken as its bytes squared: its bytes
+    are in flight for a time in proportion to their number.
     """
     draws, length = max(1, draws), source.length.astype(np.float64)
-    whole, rest = np.divmod(source.length, part_bytes)
-    parts = whole + (rest > 0)
-    reads = parts * source.is_read
+    full_parts, remainder = np.divmod(source.length, part_bytes)
+    io_parts = full_parts + (remainder > 0)
+    reads = io_parts * source.is_read
 
     def off(deviations: NDArray[np.float64], figure: NDArray[np.float64]) -> float:
-        # The number of operations is that of chance (Poisson), too.
+        # The number of operations is random (Poisson), too.
         return float(_SIGMAS * (np.square(deviations).mean() / draws) ** 0.5 / figure.mean())
 
-    unlike = 0.0
+    size_tv_error = 0.0
     for direction in np.unique(source.is_read):
-        mine = source.is_read == direction
-        all_ = parts[mine]
-        sizes, kind = np.unique(rest[mine], return_inverse=True)
-        ends, brought = np.bincount(kind), np.bincount(kind, weights=all_)
-        # For each size of a last part, squares of how many of it an operation brings beyond its
-        # share: 1 at most.
-        share = ends / all_.sum()
-        squares = ends - 2 * share * brought + share**2 * np.square(all_).sum()
-        of_whole = np.square(whole[mine] - whole[mine].sum() / all_.sum() * all_).sum()
-        squares = np.append(squares[sizes > 0][:_MOST_SIZES], of_whole).clip(min=0) / len(all_)
-        spread = _SIGMAS * np.sqrt(squares / (draws * mine.mean())).sum() / all_.mean()
-        # The mean of a deviation of chance is the square root of 2 / pi of its standard deviation.
-        unlike += float(all_.sum() / parts.sum() * spread * (2 / np.pi) ** 0.5 / 2)
-    return Chance(
+        in_direction = source.is_read == direction
+        direction_parts = io_parts[in_direction]
+        sizes, kind = np.unique(remainder[in_direction], return_inverse=True)
+        last_part_counts, parts_brought = (
+            np.bincount(kind),
+            np.bincount(kind, weights=direction_parts),
+        )
+        # For each size of a last part: squared deviation of its count from its share, by operation.
+        share = last_part_counts / direction_parts.sum()
+        squares = (
+            last_part_counts
+            - 2 * share * parts_brought
+            + share**2 * np.square(direction_parts).sum()
+        )
+        full_part_square = np.square(
+            full_parts[in_direction]
+            - full_parts[in_direction].sum() / direction_parts.sum() * direction_parts
+        ).sum()
+        squares = np.append(squares[sizes > 0][:_MOST_SIZES], full_part_square).clip(min=0) / len(
+            direction_parts
+        )
+        spread = (
+            _SIGMAS
+            * np.sqrt(squares / (draws * in_direction.mean())).sum()
+            / direction_parts.mean()
+        )
+        # The mean absolute deviation of a normal variable is sqrt(2 / pi) of its standard deviation.
+        size_tv_error += float(
+            direction_parts.sum() / io_parts.sum() * spread * (2 / np.pi) ** 0.5 / 2
+        )
+    return SamplingError(
         operations=draws,
-        read_share=off(reads - reads.sum() / parts.sum() * parts, reads) if reads.any() else 0,
-        ios_per_s=off(parts, parts),
+        read_share=off(reads - reads.sum() / io_parts.sum() * io_parts, reads)
+        if reads.any()
+        else 0,
+        ios_per_s=off(io_parts, io_parts),
         bytes_per_s=off(length, length),
         mean_depth=off(length**2, length**2),
-        size_tv=unlike,
+        size_tv=size_tv_error,
         hot10_share=_SIGMAS / draws**0.5,
     )
 
@@ -213,12 +222,11 @@ def figures_of(
     stream: Stream,
     side: Side = Side.ASKED,
     profile: Profile | None = None,
-    **more: object,
+    **overrides: object,
 ) -> StreamFigures:
-    """Return the figures of I/O as `side` saw it, with the concurrency of its `profile` if that is
-    measured.
+    """Return the figures of `stream`, with the queue depth of its `profile` if that is measured.
 
-    `more` are fields of `StreamFigures`, in place of what `stream` and `profile` say.
+    `overrides` replaces fields of the result.
     """
     seconds = stream.seconds
     blocks = stream.blocks
@@ -234,7 +242,7 @@ def figures_of(
         reuse_p50_blocks=None if blocks is None else blocks.reuse_p50_blocks,
     )
     if profile is not None and (depth := profile.depth) is not None:
-        idle = sum(at.share for at in depth.shares if at.in_flight == 0)
+        idle = sum(level.share for level in depth.shares if level.in_flight == 0)
         figures = msgspec.structs.replace(
             figures,
             mean_depth=depth.mean,
@@ -249,7 +257,7 @@ def figures_of(
                 requests=profile.ops,
                 largest_request_bytes=max(sizes, default=None),
             )
-    return msgspec.structs.replace(figures, **more)
+    return msgspec.structs.replace(figures, **overrides)
 
 
 def device_figures(
@@ -261,18 +269,17 @@ def device_figures(
     *,
     has_gaps: bool,
 ) -> StreamFigures:
-    """Return the figures of what the device saw of a fio run, `stream` and its `profile`, against
-    `source`.
+    """Return the figures of a fio run at the device, and their distances from `source`.
 
-    What only fio's own logs say comes from `logged`: lateness, and without `has_gaps`, where the
-    device's requests do not tell the source's arrivals, the gaps.
+    Lateness comes from fio's logs (`logged`), and so do gaps unless `has_gaps`: device requests may
+    not show the arrivals of the source.
     """
-    more: dict[str, object] = {
+    overrides: dict[str, object] = {
         "size_tv": size_tv(stream, source),
         "mrc_error": mrc_error(stream, source),
     }
     if logged is not None:
-        kept = (
+        logged_fields = (
             "has_same_ios",
             "end_slip",
             "late_p50_us",
@@ -281,39 +288,43 @@ def device_figures(
             "gap_resolution_us",
             "arrivals",
         )
-        more |= {field: getattr(logged, field) for field in kept}
+        overrides |= {field: getattr(logged, field) for field in logged_fields}
     if has_gaps:
-        more |= {
+        overrides |= {
             "gap_ks": _gap_ks(stream, source, 1),
             "gap_resolution_us": 1,
             "arrivals": len(stream.us),
         }
-    return figures_of(name, stream, Side.DEVICE, profile, **more)
+    return figures_of(name, stream, Side.DEVICE, profile, **overrides)
 
 
 def job_figures(
     name: str, stream: Stream, source: Stream, *, is_replay: bool, mean_depth: float | None
 ) -> StreamFigures:
-    """Return the figures of what fio did and its distances from `source`."""
+    """Return the figures of fio's I/O by its logs, and their distances from `source`."""
     resolution_us = max(stream.resolution_us, source.resolution_us)
-    known: dict[str, object] = {}
+    replay_figures: dict[str, object] = {}
     if is_replay:
-        # The same I/Os, whatever their order: several jobs overtake each other.
-        both = [np.lexsort((s.length, s.is_read, s.offset)) for s in (stream, source)]
-        known["has_same_ios"] = len(stream.us) == len(source.us) and all(
-            np.array_equal(getattr(stream, name)[both[0]], getattr(source, name)[both[1]])
+        # Sorted, because several jobs overtake each other.
+        orders = [np.lexsort((side.length, side.is_read, side.offset)) for side in (stream, source)]
+        replay_figures["has_same_ios"] = len(stream.us) == len(source.us) and all(
+            np.array_equal(getattr(stream, name)[orders[0]], getattr(source, name)[orders[1]])
             for name in ("is_read", "offset", "length")
         )
-    if known.get("has_same_ios"):
-        # How late I/Os and the last arrival were.
-        asked, came = source.arrivals_us, stream.arrivals_us
-        span = int(asked[-1] - asked[0])
-        late = stream.us - asked[stream.arrival]
-        late -= late.min()
-        known["end_slip"] = (int(came[-1] - came[0]) - span) / span if span else None
-        known["late_p50_us"] = int(np.percentile(late, 50, method="inverted_cdf"))
-        if len(late) >= _NEAREST_RANK_P99:
-            known["late_p99_us"] = int(np.percentile(late, 99, method="inverted_cdf"))
+    if replay_figures.get("has_same_ios"):
+        # Lateness of I/Os, and of the last arrival.
+        due_us, issued_us = source.arrivals_us, stream.arrivals_us
+        span = int(due_us[-1] - due_us[0])
+        lateness_us = stream.us - due_us[stream.arrival]
+        lateness_us -= lateness_us.min()
+        replay_figures["end_slip"] = (
+            (int(issued_us[-1] - issued_us[0]) - span) / span if span else None
+        )
+        replay_figures["late_p50_us"] = int(np.percentile(lateness_us, 50, method="inverted_cdf"))
+        if len(lateness_us) >= _NEAREST_RANK_P99:
+            replay_figures["late_p99_us"] = int(
+                np.percentile(lateness_us, 99, method="inverted_cdf")
+            )
     figures = figures_of(
         name,
         stream,
@@ -324,73 +335,97 @@ def job_figures(
         gap_resolution_us=resolution_us,
         mean_depth=mean_depth,
     )
-    return msgspec.structs.replace(figures, **known)
+    return msgspec.structs.replace(figures, **replay_figures)
 
 
 def verdicts(
     figures: StreamFigures,
     source: StreamFigures,
-    chance: Chance = EXACT,
+    chance: SamplingError = EXACT,
     depth_target: float = DEPTH_TARGET,
+    *,
+    has_lanes: bool = False,
 ) -> list[Verdict]:
-    """Return each defined target against the measured value.
+    """Return the verdict for each target.
 
-    A miss that `chance` explains neither passes nor fails; nor does one in time where half of the
-    I/Os were late.
+    A miss is undetermined if the sampling error (`chance`) explains it, or, for figures of time, if
+    half of the I/Os were late. In lanes, I/Os wait for earlier ones, as those of the source do, so
+    they are late by the device's response time: only their rates are targets, not gaps and end.
     """
     is_replay = chance == EXACT
-    reads, rate, moved, depth = (
+    read_share, rate, bytes_per_s, depth = (
         _relative(getattr(figures, field), getattr(source, field))
         for field in ("read_share", "ios_per_s", "bytes_per_s", "mean_depth")
     )
-    hot = None
+    hot_difference = None
     if figures.hot10_share is not None and source.hot10_share is not None:
-        hot = figures.hot10_share - source.hot10_share
+        hot_difference = figures.hot10_share - source.hot10_share
     gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
-    # Of a replay, one gap; of drawn ones, what the test of Kolmogorov and Smirnov leaves to chance
-    # once in twenty.
+    # A replay may be off by one gap; a sample by the 5 % quantile of the Kolmogorov-Smirnov test.
     gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
     gap = REPLAY_GAP_KS_TARGET if is_replay else DRAWN_GAP_KS_TARGET
-    few = (
+    too_few = (
         f"{source.arrivals:,} arrivals are too few"
         if is_replay
         else f"{chance.operations:,} operations are too few"
     )
-    late_us = figures.late_p50_us or 0
-    said = (
-        f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target does"
-        " not keep up"
+    late_us = 0 if has_lanes else figures.late_p50_us or 0
+    slow_note = (
+        f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target is"
+        " too slow"
     )
-    late = said if late_us > _NOT_KEEPING_UP_US else ""
+    late_note = slow_note if late_us > _TOO_LATE_US else ""
 
     def judged(
-        name: str, target: str, value: float | None, bound: float, by_chance: float, late: str = ""
+        name: str,
+        target: str,
+        value: float | None,
+        bound: float,
+        by_chance: float,
+        late_reason: str = "",
     ) -> Verdict:
         if value is None or abs(value) <= bound:
             return Verdict(name, target, value, None if value is None else True)
-        why = late or (few if abs(value) <= by_chance else None)
-        # Chance falls with the square root of how much is drawn; a replay's gap is one of so many.
-        more = (by_chance / bound) ** (1 if is_replay else 2) if why and not late else None
-        return Verdict(name, target, value, None if why else False, why, more)
+        reason = late_reason or (too_few if abs(value) <= by_chance else None)
+        # Sampling error falls with the square root of the sample; one gap falls in proportion.
+        repetitions = (
+            (by_chance / bound) ** (1 if is_replay else 2) if reason and not late_reason else None
+        )
+        return Verdict(name, target, value, None if reason else False, reason, repetitions)
 
     rows = [
-        judged("share of reads", "within 1.5 %", reads, RATE_TARGET, chance.read_share),
-        judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late),
-        judged("bytes a second", "within 1.5 %", moved, RATE_TARGET, chance.bytes_per_s, late),
+        judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
+        judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late_note),
+        judged(
+            "bytes a second",
+            "within 1.5 %",
+            bytes_per_s,
+            RATE_TARGET,
+            chance.bytes_per_s,
+            late_note,
+        ),
         judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
-        judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late),
+        *(
+            []
+            if has_lanes
+            else [judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late_note)]
+        ),
         judged(
             DEPTH,
             f"within {100 * depth_target:.0f} %",
             depth,
             depth_target,
             chance.mean_depth,
-            late,
+            late_note,
         ),
         judged(
-            "I/O share of hottest 10 %", f"+- {HOT_TARGET}", hot, HOT_TARGET, chance.hot10_share
+            "I/O share of hottest 10 %",
+            f"+- {HOT_TARGET}",
+            hot_difference,
+            HOT_TARGET,
+            chance.hot10_share,
         ),
-        # A ratio of hits is off by half as much by chance, at most.
+        # The sampling error of a hit ratio is at most half of that.
         judged(
             "miss-ratio curve",
             f"<= {MRC_TARGET}",
@@ -400,31 +435,40 @@ def verdicts(
         ),
     ]
     if is_replay:
-        rows += [
-            judged("end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late),
-            Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios),
-        ]
+        depth_target_text = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
+        for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
+            value = _relative(getattr(figures, field), getattr(source, field))
+            if value is not None:
+                rows.append(judged(name, depth_target_text, value, BUSY_DEPTH_TARGET, 0, late_note))
+        if not has_lanes:
+            rows.append(
+                judged(
+                    "end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note
+                )
+            )
+        rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
     if figures.side is not Side.DEVICE:
-        # What fio asks for is not what arrives.
-        rows.append(Verdict("seen at the device", "yes", False, None, "only fio's side was seen"))
+        # Requests at the device may differ from those that fio issues.
+        rows.append(
+            Verdict("seen at the device", "yes", False, None, "only fio's logs were compared")
+        )
     return rows
 
 
 def mrc_error(stream: Stream, source: Stream) -> float | None:
-    """Return the mean absolute difference of both miss-ratio curves, as `StreamFigures` has it.
+    """Return the mean absolute difference of the miss-ratio curves; null without I/O.
 
-    Null without I/O.
-
-    To the size that holds all blocks of both: from there on each curve stays as it is.
+    The curves extend to the size that holds all blocks of both.
     """
-    mine, theirs = stream.blocks, source.blocks
-    if mine is None or theirs is None:
+    own, source_blocks = stream.blocks, source.blocks
+    if own is None or source_blocks is None:
         return None
-    most = max(len(mine.hit_ratios), len(theirs.hit_ratios))
-    a, b = (
-        np.pad(side.hit_ratios, (0, most - len(side.hit_ratios)), "edge") for side in (mine, theirs)
+    length = max(len(own.hit_ratios), len(source_blocks.hit_ratios))
+    own_curve, source_curve = (
+        np.pad(side.hit_ratios, (0, length - len(side.hit_ratios)), "edge")
+        for side in (own, source_blocks)
     )
-    return float(np.abs(a - b).mean())
+    return float(np.abs(own_curve - source_curve).mean())
 
 
 def _relative(value: float | None, source: float | None) -> float | None:
@@ -438,10 +482,41 @@ def gaps_us(stream: Stream) -> NDArray[np.int64]:
     return np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
 
 
+def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
+    """Return the mean requests in flight at issue, and while the device is busy.
+
+    A request counts itself. Null without timed requests.
+    """
+    assert distilled.ios is not None
+    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
+    submitted_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
+    submitted_ns, completed_ns = (
+        np.sort(submitted_ns[length > 0]),
+        np.sort(completed_ns[length > 0]),
+    )
+    if not len(submitted_ns):
+        return None, None
+    # Operations issued so far, less those completed by then.
+    at_issue = np.arange(1, len(submitted_ns) + 1) - np.searchsorted(
+        completed_ns, submitted_ns, "right"
+    )
+    total_ns = float(completed_ns.sum() - submitted_ns.sum())
+    # The device is idle from the completion of all operations to the next issue.
+    idle_ns = float(np.maximum(submitted_ns[1:] - completed_ns[:-1], 0)[at_issue[1:] <= 1].sum())
+    busy_ns = float(completed_ns[-1] - submitted_ns[0]) - idle_ns
+    return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
+
+
+def _with_busy_depth(figures: StreamFigures, distilled: Distilled) -> StreamFigures:
+    """Return `figures` with the queue depths at issue and while busy of `distilled`."""
+    at_issue, busy = _depth_when_busy(distilled)
+    return msgspec.structs.replace(figures, depth_at_issue=at_issue, busy_depth=busy)
+
+
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
     gaps = gaps_us(source)
     if not source.seconds or not len(gaps) or float(np.median(gaps)) < resolution_us:
-        # Most come at one time, which fio issues one after another.
+        # Most operations share an instant, and fio issues them one after another.
         return None
     return ks_distance(gaps_us(stream), gaps, resolution_us if resolution_us > 1 else 0)
 
@@ -449,40 +524,39 @@ def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:
 def ks_distance(a: NDArray[np.int64], b: NDArray[np.int64], tolerance: float = 0) -> float | None:
     """Return the Kolmogorov-Smirnov distance of two samples; null if one is empty.
 
-    With a `tolerance`, values of one sample may be moved by that much towards the other's before
-    they count.
+    Differences of values up to `tolerance` do not count.
     """
     if not len(a) or not len(b):
         return None
     a, b = np.sort(a), np.sort(b)
-    found = []
+    distances = []
     for low, high in ((a, b), (b, a)):
-        # How far the distribution of the one, moved up by the tolerance, is above that of the
-        # other, at most.
+        # Largest excess of one distribution, shifted up by the tolerance, over the other.
         points = np.unique(np.concatenate([low + tolerance, high]))
         below_low = np.searchsorted(low, points - tolerance, "right") / len(low)
         below_high = np.searchsorted(high, points, "right") / len(high)
-        found.append(float((below_low - below_high).max()))
-    return max(found)
+        distances.append(float((below_low - below_high).max()))
+    return max(distances)
 
 
 def size_tv(stream: Stream, source: Stream) -> float:
-    """Return the total variation distance of exact sizes, by direction, weighted as the source's
-    directions.
-    """
+    """Return the total variation distance of sizes, by direction, weighted by the source's mix."""
     total = 0.0
     for direction in (True, False):
-        mine, theirs = (side.length[side.is_read == direction] for side in (stream, source))
-        if not len(theirs):
+        own, source_lengths = (side.length[side.is_read == direction] for side in (stream, source))
+        if not len(source_lengths):
             continue
-        values = np.unique(np.concatenate([mine, theirs]))
+        values = np.unique(np.concatenate([own, source_lengths]))
         counts = [
-            np.bincount(np.searchsorted(values, x), minlength=len(values)) for x in (mine, theirs)
+            np.bincount(np.searchsorted(values, lengths), minlength=len(values))
+            for lengths in (own, source_lengths)
         ]
-        unlike = (
-            np.abs(counts[0] / len(mine) - counts[1] / len(theirs)).sum() / 2 if len(mine) else 1.0
+        distance = (
+            np.abs(counts[0] / len(own) - counts[1] / len(source_lengths)).sum() / 2
+            if len(own)
+            else 1.0
         )
-        total += float(unlike) * len(theirs) / len(source.length)
+        total += float(distance) * len(source_lengths) / len(source.length)
     return total
 
 
@@ -495,13 +569,10 @@ class Stream:
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     arrival: NDArray[np.int64]
-    """Which arrival each I/O belongs to, from 0.
-
-    Gaps are between arrivals, each at its first I/O's time.
-    """
+    """Number of the arrival of each I/O, from 0; an arrival is at the time of its first I/O."""
     resolution_us: int = 1
     span_us: int | None = None
-    """How long it went on, where that is known better than from its first and last I/O."""
+    """Duration, if it is known more exactly than from the first and last I/O."""
 
     @property
     def seconds(self) -> float | None:
@@ -517,12 +588,12 @@ class Stream:
 
     @cached_property
     def blocks(self) -> BlockLocality | None:
-        """How its blocks come back; null without any."""
+        """The block locality; null without I/O."""
         return block_locality(self.offset, self.length)
 
     @property
     def arrivals_us(self) -> NDArray[np.int64]:
-        """When each arrival began, by its number."""
+        """Time of each arrival, by its number."""
         first = np.full(
             int(self.arrival.max()) + 1 if len(self.arrival) else 0, np.iinfo(np.int64).max
         )
@@ -530,73 +601,83 @@ class Stream:
         return first
 
 
-def asked_stream(batches: Iterable[FioIos], *, by_instant: bool) -> Stream:
-    """Return the I/Os that fio is to issue, from the batches that `split_ios` yields.
+def requested_stream(batches: Iterable[FioIos], *, by_instant: bool) -> Stream:
+    """Return the I/Os that fio shall issue, from batches of `split_ios`.
 
-    An arrival is what is due at one instant, or one operation.
+    An arrival is all I/Os of one instant if `by_instant`, else one operation.
     """
-    listed = list(batches)
-    us = np.concatenate([batch["us"] for batch in listed])
-    part = np.concatenate([batch["part"] for batch in listed])
-    begins = np.diff(us, prepend=0) > 0 if by_instant else part == 0
+    listed_batches = list(batches)
+    us = np.concatenate([batch["us"] for batch in listed_batches])
+    part_index = np.concatenate([batch["part"] for batch in listed_batches])
+    begins = np.diff(us, prepend=0) > 0 if by_instant else part_index == 0
     return Stream(
         us,
-        np.concatenate([batch["is_read"] for batch in listed]),
-        np.concatenate([batch["offset"] for batch in listed]),
-        np.concatenate([batch["length"] for batch in listed]),
+        np.concatenate([batch["is_read"] for batch in listed_batches]),
+        np.concatenate([batch["offset"] for batch in listed_batches]),
+        np.concatenate([batch["length"] for batch in listed_batches]),
         np.cumsum(begins) - 1,
     )
 
 
-def replayed_stream(logs: Sequence[Path], source: Stream, *, is_submission: bool) -> Stream:
-    """Return the I/Os of a replay of `source` from fio's latency logs, one a job, in order of
-    issue.
+@dataclass(frozen=True, slots=True)
+class LatencyLog:
+    """A latency log of one of fio's jobs."""
 
-    Submission logs have the time of issue in whole milliseconds; completion logs that of
-    completion, and the latency in nanoseconds. Within a millisecond the order is the source's.
+    path: Path
+    is_submission: bool
+    """Whether it holds submission times in ms, and not completion times with the latency in ns."""
+    members: NDArray[np.int64]
+    """Numbers of the source's I/Os in this job, in order."""
+
+
+def replayed_stream(logs: Sequence[LatencyLog], source: Stream) -> Stream:
+    """Return the I/Os of a replay of `source` from fio's latency logs (one a job), by issue time.
+
+    The order within a millisecond is that of the source.
     """
-    found, us = [logged_latencies(log) for log in logs], np.full(len(source.us), -1, dtype=np.int64)
-    for index, (time_ms, latency_ns, direction, length, offset) in enumerate(found):
-        mine = slice(index, None, len(logs))
-        same = (
-            (direction == 0, source.is_read[mine]),
-            (length, source.length[mine]),
-            (offset, source.offset[mine]),
+    logged = [logged_latencies(log.path) for log in logs]
+    us = np.full(len(source.us), -1, dtype=np.int64)
+    for log, (time_ms, latency_ns, direction, length, offset) in zip(logs, logged, strict=True):
+        lines_of_log = log.members
+        columns_compared = (
+            (direction == 0, source.is_read[lines_of_log]),
+            (length, source.length[lines_of_log]),
+            (offset, source.offset[lines_of_log]),
         )
-        if not all(np.array_equal(a, b) for a, b in same):
-            # Other I/Os than the source's stand by themselves.
-            order = np.argsort(np.concatenate([columns[0] for columns in found]), kind="stable")
+        if not all(np.array_equal(a, b) for a, b in columns_compared):
+            # The I/Os differ from the source's, so they are returned as logged.
+            order = np.argsort(np.concatenate([columns[0] for columns in logged]), kind="stable")
             ms, _, op, sizes, places = (
-                np.concatenate(of)[order] for of in zip(*found, strict=True)
+                np.concatenate(column_of_logs)[order]
+                for column_of_logs in zip(*logged, strict=True)
             )
             return Stream(ms * US_PER_MS, op == 0, places, sizes, np.arange(len(order)), US_PER_MS)
-        us[mine] = time_ms * US_PER_MS - (0 if is_submission else latency_ns // NS_PER_US)
+        latency_us = 0 if log.is_submission else latency_ns // NS_PER_US
+        us[lines_of_log] = time_ms * US_PER_MS - latency_us
     order = np.argsort(us // US_PER_MS, kind="stable")
-    others = {
+    source_columns = {
         name: getattr(source, name)[order] for name in ("is_read", "offset", "length", "arrival")
     }
-    return Stream(us[order], **others, resolution_us=US_PER_MS)
+    return Stream(us[order], **source_columns, resolution_us=US_PER_MS)
 
 
 def logged_stream(logs: Sequence[Path], span_us: int) -> Stream:
-    """Return the I/Os in the iologs that several jobs wrote, by time, which went on for `span_us`."""
-    parts = [logged_ios(log) for log in logs]
-    us = np.concatenate([part["us"] for part in parts])
+    """Return the I/Os in the iologs of several jobs, by time; they lasted `span_us`."""
+    logged = [logged_ios(log) for log in logs]
+    us = np.concatenate([operations["us"] for operations in logged])
     order = np.argsort(us, kind="stable")
     return Stream(
         us[order],
-        np.concatenate([part["is_read"] for part in parts])[order],
-        np.concatenate([part["offset"] for part in parts])[order],
-        np.concatenate([part["length"] for part in parts])[order],
+        np.concatenate([operations["is_read"] for operations in logged])[order],
+        np.concatenate([operations["offset"] for operations in logged])[order],
+        np.concatenate([operations["length"] for operations in logged])[order],
         np.arange(len(order)),
         span_us=span_us,
     )
 
 
-def figures_alone(profile: Profile) -> Stream:
-    """Return the I/Os of a source that knows sizes and rates alone, but neither times, places nor
-    an order.
-    """
+def stream_from_sizes(profile: Profile) -> Stream:
+    """Return I/Os with the sizes of a profile without times, offsets and order."""
     sizes = [
         (size, is_read)
         for d, is_read in ((profile.read, True), (profile.write, False))
@@ -611,46 +692,43 @@ def figures_alone(profile: Profile) -> Stream:
 
 _WAITED_US, _MIN_WAITS, _USUAL = 300, 50, 90
 WHOLE_BYTES = 1 << 31
-"""No request is longer."""
+"""Larger than any request."""
 
 
 IssueTimes = tuple[float, float]
-"""What issuing an I/O takes, and each MiB of it, in microseconds."""
+"""Time to issue an I/O, and each MiB of it, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """A fio run.
+class ObservedRun:
+    """A fio run: its JSON, and its device requests.
 
-    Its JSON, and what the device saw; null with the reason in `why` if it could not be observed.
+    `device` is null, with a `reason`, if the device could not be observed.
     """
 
     result: FioResult
     device: Distilled | None
-    why: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRun:
-    """One job that is run: the part of the source it is made of, and its folder."""
+    """A job to run: the part of the source, and the folder."""
 
     mode: FioMode
     distilled: Distilled
     window: str
     whole_ns: int
-    """All of the source, which has more than the window."""
+    """Span of the whole source; the window may be shorter."""
     place: Path
     options: JobOptions
     job: ModeJob
     reference: Distilled | None
-    """What the device saw of the source, or of a replay of it.
-
-    Null if that is not known: fio's side is compared.
-    """
+    """Device requests of the source, or of a replay of it; null: fio's logs are compared."""
 
     @property
     def is_replay(self) -> bool:
-        """Whether it is the source's own I/O."""
+        """Whether the job replays the source's own I/O."""
         return self.mode is FioMode.REPLAY
 
 
@@ -660,120 +738,125 @@ class ClosenessPair(msgspec.Struct, frozen=True, kw_only=True):
     job: str
     window: str
     span_ns: int = 0
-    """How long that is; 0 in files of earlier versions."""
+    """Span of the window; 0 in files of earlier versions."""
     whole_ns: int = 0
-    """All of the source."""
+    """Span of the whole source."""
     source: StreamFigures
     fio: StreamFigures
     verdicts: list[Verdict]
 
 
 def compare_logged(
-    run: CheckedRun, seen: Seen, logs: Sequence[Path], *, is_submission: bool
+    run: CheckedRun, observed: ObservedRun, logs: Sequence[LatencyLog]
 ) -> tuple[ClosenessPair, IssueTimes | None]:
-    """Return how close a job of iologs came, by fio's latency `logs`, and what issuing took if that
-    can be determined.
-
-    The logs are of submission, or of completion.
-    """
-    log, ios, parts = run.job.log, run.distilled.ios, run.job.ios
+    """Return the closeness of a job of iologs by fio's latency `logs`, and the issue times if known."""
+    log, ios, batches_of_job = run.job.log, run.distilled.ios, run.job.ios
     assert log is not None
-    assert parts is not None
-    asked = asked_stream(parts(), by_instant=True)
-    source = asked
+    assert batches_of_job is not None
+    requested = requested_stream(batches_of_job(), by_instant=True)
+    source = requested
     if ios is not None and not run.is_replay:
-        source = asked_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
-    stream = replayed_stream(logs, asked, is_submission=is_submission)
-    depth = None if is_submission else _mean_depth(seen.result["jobs"], stream)
+        source = requested_stream(split_ios(ios, log.max_io_bytes), by_instant=True)
+    stream = replayed_stream(logs, requested)
+    # Where fio does not reap completions while it waits, its latencies are wrong.
+    has_latencies = not any(log.is_submission for log in logs)
+    depth = _mean_depth(observed.result["jobs"], stream) if has_latencies else None
     figures = job_figures(run.mode, stream, source, is_replay=run.is_replay, mean_depth=depth)
     chance = EXACT
     if not run.is_replay:
         operations = (
-            source if ios is None else asked_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+            source
+            if ios is None
+            else requested_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
         )
-        chance = chance_of(
-            operations, sum(int((part["part"] == 0).sum()) for part in parts()), log.max_io_bytes
+        chance = sampling_error(
+            operations,
+            sum(int((batch["part"] == 0).sum()) for batch in batches_of_job()),
+            log.max_io_bytes,
         )
     issue_us = None
-    if seen.device is not None and seen.device.ios is not None:
-        came = asked_stream(split_ios(seen.device.ios, WHOLE_BYTES), by_instant=False)
-        issue_us = fitted_issue_us(asked.us, came.us, asked.length)
-    return compare(run, seen, source, figures, chance, stream), issue_us
+    if observed.device is not None and observed.device.ios is not None:
+        device_stream = requested_stream(
+            split_ios(observed.device.ios, WHOLE_BYTES), by_instant=False
+        )
+        issue_us = fitted_issue_us(requested.us, device_stream.us, requested.length)
+    return compare(run, observed, source, figures, chance, stream), issue_us
 
 
 def fitted_issue_us(
     asked_us: NDArray[np.int64], came_us: NDArray[np.int64], length: NDArray[np.int64]
 ) -> IssueTimes | None:
-    """Return what fio took to issue an I/O and each MiB of it, from the times asked in a log of
-    version 3 and seen.
+    """Fit fio's time to issue an I/O, and each MiB, from requested and observed times (version 3).
 
-    Only I/Os that were waited for show it: what was due at once came as soon as it could. Null with
-    too few, or if it took no time.
+    Only I/Os after a wait show it, because others are issued as soon as possible. Null with too few
+    of them, or if issuing took no time.
     """
     if len(asked_us) != len(came_us):
         return None
-    asked, came = np.diff(asked_us), np.diff(came_us)
-    waited = asked > _WAITED_US
-    late = (came - asked)[waited]
-    if len(late) < _MIN_WAITS:
+    requested_gaps, device_gaps = np.diff(asked_us), np.diff(came_us)
+    is_waited = requested_gaps > _WAITED_US
+    delays = (device_gaps - requested_gaps)[is_waited]
+    if len(delays) < _MIN_WAITS:
         return None
-    # A stall of the machine is no cost of an I/O.
-    usual = np.abs(late - np.median(late)) <= np.percentile(np.abs(late - np.median(late)), _USUAL)
-    mib = (length[:-1][waited] / MIB)[usual]
-    mean = float(late[usual].mean())
+    # Outliers are stalls of the machine.
+    is_usual = np.abs(delays - np.median(delays)) <= np.percentile(
+        np.abs(delays - np.median(delays)), _USUAL
+    )
+    mib = (length[:-1][is_waited] / MIB)[is_usual]
+    mean = float(delays[is_usual].mean())
     if mean <= 0:
         return None
     if np.ptp(mib) * 2 <= mib.max():
         return mean, 0.0
-    slope, base = (float(x) for x in np.polyfit(mib, late[usual], 1))
+    slope, base = (float(x) for x in np.polyfit(mib, delays[is_usual], 1))
     return (base, slope) if base > 0 and slope > 0 else (mean, 0.0)
 
 
-def compare_drawn(run: CheckedRun, seen: Seen) -> ClosenessPair:
-    """Return how close the statistical job came.
-
-    At the device, or by the iologs that its jobs wrote.
-    """
-    profile, ios, jobs = run.distilled.profile, run.distilled.ios, seen.result["jobs"]
+def compare_drawn(run: CheckedRun, observed: ObservedRun) -> ClosenessPair:
+    """Return the closeness of the statistical job, at the device or by its written iologs."""
+    profile, ios, jobs = run.distilled.profile, run.distilled.ios, observed.result["jobs"]
     if ios is None:
-        source = figures_alone(profile)
+        source = stream_from_sizes(profile)
     else:
-        source = asked_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
+        source = requested_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
     draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
-    figures, chance = None, chance_of(source, draws, _lengths(run, seen)[1])
-    if seen.device is None:
+    figures, chance = None, sampling_error(source, draws, _part_sizes(run, observed)[1])
+    if observed.device is None:
         span_us = round(min(profile.span_ns, run.options.check_ns) / NS_PER_US)
         span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
         stream = logged_stream([run.place / f"{job['jobname']}.drawn" for job in jobs], span_us)
         figures = job_figures(
             run.mode, stream, source, is_replay=False, mean_depth=_mean_depth(jobs, stream)
         )
-    return compare(run, seen, source, figures, chance)
+    return compare(run, observed, source, figures, chance)
 
 
-def _lengths(run: CheckedRun, seen: Seen) -> tuple[int, int]:
-    """Return how long an operation is at most, and a part of it that is issued.
+def _part_sizes(run: CheckedRun, observed: ObservedRun) -> tuple[int, int]:
+    """Return the largest operation, and the size of parts in which requests are counted.
 
-    Requests are counted in such parts.
-
-    Beside a replay of a trace both sides issue the trace's operations, in parts of the largest that
-    is allowed, of which the block layer merges now these and now those; requests of a source that a
-    device saw are its own.
+    A replay and a job of a trace both issue operations in parts of the largest allowed I/O, of which
+    the block layer merges varying ones; counting in parts makes them comparable. Requests of a
+    source that was itself observed at a device are counted as they are.
     """
-    if run.reference is None or run.reference is run.distilled or seen.device is None:
+    if run.reference is None or run.reference is run.distilled or observed.device is None:
         return WHOLE_BYTES, WHOLE_BYTES
     return run.distilled.profile.longest_bytes, run.options.io_bytes
 
 
 def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
-    """Return the requests in `ios` in parts.
-
-    Merged ones as operations of `longest_bytes`, each in its own parts.
-    """
-    parts = (part for whole in split_ios(ios, longest_bytes) for part in split(whole, most_bytes))
-    found = asked_stream(parts, by_instant=False)
-    # Places count from the first: a file begins anywhere in a block of its device.
-    return replace(found, offset=found.offset - found.offset.min()) if len(found.offset) else found
+    """Return the requests in `ios`, split into operations of `longest_bytes` and then parts."""
+    split_requests = (
+        part
+        for operation_batch in split_ios(ios, longest_bytes)
+        for part in split(operation_batch, most_bytes)
+    )
+    requests = requested_stream(split_requests, by_instant=False)
+    # Offsets count from the lowest: a file starts anywhere on its device.
+    return (
+        replace(requests, offset=requests.offset - requests.offset.min())
+        if len(requests.offset)
+        else requests
+    )
 
 
 def _in_parts(
@@ -781,91 +864,109 @@ def _in_parts(
     distilled: Distilled,
     longest_bytes: int,
     most_bytes: int,
-    **others: object,
+    **overrides: object,
 ) -> StreamFigures:
-    """Return `figures` of `distilled` with its depth in parts, as `_at_device`, and `others` in
-    place of its own.
-    """
+    """Convert the queue depth in `figures` to parts (see `_at_device`); apply `overrides`."""
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
-    begun, done, length = (column.to_numpy() for column in table.columns)
-    in_flight_ns, (whole, rest) = (done - begun) * (length > 0), np.divmod(length, longest_bytes)
-    count = whole * -(-longest_bytes // most_bytes) - (-rest // most_bytes)
-    parts = float((in_flight_ns * count).sum() / max(1, in_flight_ns.sum()))
-    depth = None if figures.mean_depth is None else figures.mean_depth * parts
-    return msgspec.structs.replace(figures, mean_depth=depth, **others)
+    submitted_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
+    in_flight_ns, (full_operations, remainder) = (
+        (completed_ns - submitted_ns) * (length > 0),
+        np.divmod(length, longest_bytes),
+    )
+    count = full_operations * -(-longest_bytes // most_bytes) - (-remainder // most_bytes)
+    mean_parts = float((in_flight_ns * count).sum() / max(1, in_flight_ns.sum()))
+    depth = None if figures.mean_depth is None else figures.mean_depth * mean_parts
+    return msgspec.structs.replace(figures, mean_depth=depth, **overrides)
 
 
 def compare(
     run: CheckedRun,
-    seen: Seen,
+    observed: ObservedRun,
     source: Stream,
     logged: StreamFigures | None,
-    chance: Chance,
-    own: Stream | None = None,
+    chance: SamplingError,
+    logged_ios: Stream | None = None,
 ) -> ClosenessPair:
-    """Return fio's figures with those of the source.
-
-    The `logged` ones, or those of the device where it was `seen`.
-    """
-    profile, ios, figures, asked = run.distilled.profile, run.distilled.ios, logged, source
-    longest_bytes, most_bytes = _lengths(run, seen)
+    """Compare fio's figures with those of the source, at the device if it was observed."""
+    profile, ios, figures, requested = run.distilled.profile, run.distilled.ios, logged, source
+    longest_bytes, most_bytes = _part_sizes(run, observed)
     is_replayed = (longest_bytes, most_bytes) != (WHOLE_BYTES, WHOLE_BYTES)
-    if run.reference is not None and seen.device is not None and seen.device.ios is not None:
+    if (
+        run.reference is not None
+        and observed.device is not None
+        and observed.device.ios is not None
+    ):
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
             source = _at_device(ios, longest_bytes, most_bytes)
-        stream = _at_device(seen.device.ios, longest_bytes, most_bytes)
-        # An operation of a trace comes in several requests: only fio's own log says which belong
-        # together.
+        stream = _at_device(observed.device.ios, longest_bytes, most_bytes)
+        # An operation of a trace becomes several requests: only fio's log shows which ones.
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(
-            run.mode, logged, stream, seen.device.profile, source, has_gaps=has_gaps
+            run.mode, logged, stream, observed.device.profile, source, has_gaps=has_gaps
         )
     assert figures is not None
-    shown = figures_of("source", source, profile=profile)
+    source_figures = figures_of("source", source, profile=profile)
     if is_replayed:
         assert run.reference is not None
-        assert seen.device is not None
-        # Arrivals and places are the trace's own: kvreplay frees and takes space by when its
-        # deletes and writes end. So are fio's those in its file, by its `own` log if that has them:
-        # the device has parts of it anywhere.
-        kept, fios = (
-            {name: getattr(of.blocks, name, None) for name in _OF_BLOCKS}
-            for of in (asked, own or stream)
+        assert observed.device is not None
+        # Arrivals and offsets come from the trace and from fio's log, not the device: kvreplay
+        # allocates space at the completion of deletes and writes, and a file is scattered on disk.
+        requested_blocks, fio_blocks = (
+            {name: getattr(stream_of_side.blocks, name, None) for name in _BLOCK_FIGURES}
+            for stream_of_side in (requested, logged_ios or stream)
         )
-        if run.distilled.profile.span_ns < NS_PER_MS:  # no time in which they come, and so no rate
-            kept |= {"ios_per_s": None, "bytes_per_s": None}
-        shown = _in_parts(
-            shown, run.reference, longest_bytes, most_bytes, arrivals=len(asked.arrivals_us), **kept
+        if run.distilled.profile.span_ns < NS_PER_MS:  # an instant has no rate
+            requested_blocks |= {"ios_per_s": None, "bytes_per_s": None}
+        source_figures = _in_parts(
+            source_figures,
+            run.reference,
+            longest_bytes,
+            most_bytes,
+            arrivals=len(requested.arrivals_us),
+            **requested_blocks,
         )
-        fios["mrc_error"] = mrc_error(own or stream, asked)
-        figures = _in_parts(figures, seen.device, longest_bytes, most_bytes, **fios)
+        fio_blocks["mrc_error"] = mrc_error(logged_ios or stream, requested)
+        figures = _in_parts(figures, observed.device, longest_bytes, most_bytes, **fio_blocks)
+        source_figures = _with_busy_depth(source_figures, run.reference)
+        figures = _with_busy_depth(figures, observed.device)
     elif ios is None:
-        shown = msgspec.structs.replace(shown, **dict.fromkeys(_OF_BLOCKS))
+        source_figures = msgspec.structs.replace(source_figures, **dict.fromkeys(_BLOCK_FIGURES))
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
-    found = verdicts(figures, shown, chance, depth_target)
+    has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
+    verdict_list = verdicts(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
     if (
         is_replayed
         and run.mode is not FioMode.STAT
-        and (figures.mean_depth or 0) > (shown.mean_depth or 0)
+        and not has_lanes
+        and (figures.mean_depth or 0) > (source_figures.mean_depth or 0)
     ):
-        missed = (DEPTH, False)
-        found = [
-            msgspec.structs.replace(v, why=_NO_WAIT) if (v.name, v.passes) == missed else v
-            for v in found
+        missed_depth = (DEPTH, False)
+        verdict_list = [
+            msgspec.structs.replace(verdict, reason=_NO_WAIT)
+            if (verdict.name, verdict.passes) == missed_depth
+            else verdict
+            for verdict in verdict_list
         ]
-    is_closed = any(of.loop.pace is Pacing.CLOSED for of in profile.streams)
+    is_closed = any(stream_of_side.loop.pace is Pacing.CLOSED for stream_of_side in profile.streams)
     if run.options.has_null_check and run.mode is FioMode.STAT and is_closed:
-        # It goes as fast as its operations.
-        found = [
-            msgspec.structs.replace(v, passes=None, why=_NO_TIME) if v.passes is False else v
-            for v in found
+        # A closed loop is as fast as its operations.
+        verdict_list = [
+            msgspec.structs.replace(verdict, passes=None, reason=_NO_TIME)
+            if verdict.passes is False
+            else verdict
+            for verdict in verdict_list
         ]
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
     return ClosenessPair(
-        job=run.mode.job, window=run.window, **spans, source=shown, fio=figures, verdicts=found
+        job=run.mode.job,
+        window=run.window,
+        **spans,
+        source=source_figures,
+        fio=figures,
+        verdicts=verdict_list,
     )
 
 

@@ -20,7 +20,7 @@ from kvdistill.jobs.job import (
     ExpectedFigure,
     FioMode,
     JobOptions,
-    expected_said,
+    expectation_text,
     make_folder,
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
@@ -33,25 +33,25 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 MAX_LINES = 1_000_000
-"""I/Os of a replay that are written unless all are asked for.
+"""Maximum I/Os of a replay, unless all are requested.
 
-Enough that chance moves no figure by a hundredth.
+This is enough to keep the sampling error of figures below 1 %.
 """
 _LINE_BYTES = 36
-"""Of a line of a log, but for the target's name."""
+"""Bytes of a line of a log, without the target's name."""
 
 
 class WrittenJobs(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of fio jobs that were written, and what the jobs need and should do."""
+    """The files of fio jobs, the space that they need, and their expected figures."""
 
     files: list[str]
     space_bytes: dict[str, int]
-    """What each job needs on its target."""
+    """Space that each job needs on its target."""
     logs: dict[str, LogSummary]
-    """Of the jobs that run iologs."""
+    """Summaries of the iologs, by mode."""
     profile: Profile
     expected: dict[str, Sequence[ExpectedFigure]]
-    """What each job is expected to do at the source's own response times, beside the source."""
+    """Expected figures of each job at the source's response times, with those of the source."""
     closeness: Closeness | None = None
     """Null unless the jobs were checked."""
 
@@ -62,39 +62,38 @@ class WrittenJobs(msgspec.Struct, frozen=True, kw_only=True):
     def _repr_html_(self) -> str:
         """Return a table of the jobs, for notebooks."""
         rows = [
-            [f"{mode}.fio", format_bytes(space), expected_said(self.expected[mode])]
+            [f"{mode}.fio", format_bytes(space), expectation_text(self.expected[mode])]
             for mode, space in self.space_bytes.items()
         ]
-        return html_table(["job", "needs", "the job is"], rows)
+        return html_table(["job", "space needed", "expected"], rows)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FioJobs:
-    """The fio jobs of a profile: an exact replay, a statistical job and one drawn by reuse.
+    """The fio jobs of a profile: an exact replay, a statistical and a sampled (reuse) job.
 
-    Nothing is on disk until `write`. Each job is the sections that its text shows, so `texts` can
-    be read before.
+    Nothing is on disk until `write`; `texts` shows the jobs before.
     """
 
     distilled: Distilled
-    """The profile that they do the I/O of, and its operations."""
+    """The profile of the jobs, with its operations."""
     options: JobOptions
     jobs: Mapping[FioMode, ModeJob]
     replayed: Distilled
-    """The part of the source that the exact replay does: all of it unless it is very long."""
+    """The part of the source in the exact replay: all of it unless it is very long."""
     notes: Sequence[str] = ()
-    """What a user should know of them, a sentence each."""
+    """Notes for the user, one sentence each."""
 
     @property
     def profile(self) -> Profile:
-        """The profile that the jobs do the I/O of."""
+        """The profile of the jobs."""
         return self.distilled.profile
 
     @property
     def texts(self) -> dict[str, str]:
         """The text of each job file, by its name, as `write` writes it.
 
-        The iologs that replay.fio and reuse.fio run are not among them: they are as long as the
+        The iologs of replay.fio and reuse.fio are not included, because they are as long as the
         source.
         """
         return {PREFILL: self._prefill.text} | {
@@ -108,15 +107,15 @@ class FioJobs:
 
     @property
     def expected(self) -> dict[str, Sequence[ExpectedFigure]]:
-        """What each job is expected to do at the source's own response times, by its mode."""
+        """Expected figures of each job at the source's response times, by mode."""
         return {str(mode): job.expected for mode, job in self.jobs.items()}
 
     def write(self, folder: str | Path, closeness: Closeness | None = None) -> WrittenJobs:
         """Write the jobs, their iologs and profile.json to `folder`, which is made if missing.
 
-        With the `closeness` of a check also closeness.json.
+        The `closeness` of a check is written as closeness.json.
 
-        ConfigError if the target is a folder. DeviceError if the disk refuses.
+        ConfigError if the target is a folder. DeviceError if the write fails.
         """
         folder = Path(folder)
         if (folder / self.options.target).is_dir():
@@ -141,23 +140,22 @@ class FioJobs:
         )
 
     def check(self, target: str | Path, tell: Tell = ignore) -> Closeness:
-        """Run the jobs briefly on a scratch file and return how close their I/O comes.
+        """Run the jobs briefly on a scratch file and return the closeness of their I/O.
 
-        The scratch file has the name of `target`. It lies in a temporary folder beside it, which is
-        removed at the end, so that `target` itself is not touched. `options.check_ns` and
-        `check_bytes` say how much of the source is run. `tell` takes a line when a step begins.
+        The scratch file has the name of `target`, and is in a temporary folder next to it, so
+        `target` itself is not touched. `options.check_ns` and `check_bytes` limit the part of the
+        source. `tell` receives a line at the start of each step.
 
-        ConfigError if the source's file is needed and not known. ProbeUnavailable without fio.
-        DeviceError if the space is too little, or if fio fails.
+        ConfigError if the source's file is needed but unknown. ProbeUnavailable without fio.
+        DeviceError if the space is insufficient, or fio fails.
         """
         tell(f"checking: running {', '.join(mode.job for mode in self.jobs)} with fio")
         return check(self.distilled, Path(target), list(self.jobs), self.options, tell)
 
     def timed(self, closeness: Closeness) -> FioJobs:
-        """Return the jobs with the replay's log timed as a check found closest.
+        """Return the jobs with the timing of the replay's log that a check found closest.
 
-        Relative microseconds, less what issuing an I/O took; the same jobs where the check found
-        the log closest as it is.
+        That is a log of relative microseconds, less the time to issue an I/O, or the log as it is.
         """
         if closeness.issue_us is None or FioMode.REPLAY not in self.jobs:
             return self
@@ -166,29 +164,34 @@ class FioJobs:
         return replace(self, jobs={**self.jobs, FioMode.REPLAY: replay})
 
     def __repr__(self) -> str:
-        """Return the jobs' names and source in a line."""
+        """Return the names and the source of the jobs in one line."""
         names = ", ".join(mode.job for mode in self.jobs)
         return f"FioJobs({names} of {self.profile.tier} of {self.profile.origin.file})"
 
     def _repr_html_(self) -> str:
         """Return a table of the jobs, for notebooks."""
         rows = [
-            [mode.job, format_bytes(job.space_bytes), str(job.depth), expected_said(job.expected)]
+            [
+                mode.job,
+                format_bytes(job.space_bytes),
+                str(job.depth),
+                expectation_text(job.expected),
+            ]
             for mode, job in self.jobs.items()
         ]
-        return html_table(["job", "needs", "I/Os in flight, at most", "the job is"], rows)
+        return html_table(["job", "space needed", "max queue depth", "expected"], rows)
 
 
 def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
-    """Return the fio jobs of `distilled`: those that `options` ask for, or all that it supports.
+    """Return the fio jobs of `distilled`: the modes in `options`, or all that it supports.
 
-    ConfigError if the source does not support a mode that is asked for, or if `options` are strict
-    and a job is expected to be off.
+    ConfigError if the source does not support a requested mode, or if `options` are strict and an
+    expected figure misses its target.
     """
     modes = supported_modes(distilled, options.modes)
     replayed, notes = distilled, list[str]()
     if FioMode.REPLAY in modes:
-        replayed, notes = _part_to_replay(distilled, options)
+        replayed, notes = _select_replayed_part(distilled, options)
     jobs = {
         mode: make_job(mode, replayed if mode is FioMode.REPLAY else distilled, options)
         for mode in modes
@@ -196,49 +199,54 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
     for job in jobs.values() if options.is_strict else ():
         if any(figure.is_missed for figure in job.expected):
             raise ConfigError(
-                f"--strict: {job.mode.job} is {expected_said(job.expected)}; nothing was written;"
-                " choose others with --mode, or leave --strict out"
+                f"--strict: {job.mode.job} is {expectation_text(job.expected)}; nothing was written;"
+                " choose other jobs with --mode, or remove --strict"
             )
     return FioJobs(distilled, options, jobs, replayed, notes)
 
 
-def _part_to_replay(whole: Distilled, options: JobOptions) -> tuple[Distilled, list[str]]:
-    """Return the part of `whole` to replay, and notes on it.
+def _select_replayed_part(distilled: Distilled, options: JobOptions) -> tuple[Distilled, list[str]]:
+    """Return the part of `distilled` to replay, and notes on it.
 
-    All of it, unless it has over MAX_LINES I/Os and `options` do not ask for all.
+    It is a typical window if there are over MAX_LINES I/Os and `options` do not request all.
     """
-    profile = whole.profile
+    profile = distilled.profile
     lines = sum(
         cut_long(direction, options.io_bytes).ops for direction in (profile.read, profile.write)
     )
     if lines <= MAX_LINES:
-        return whole, []
+        return distilled, []
     size = format_bytes(lines * (len(options.target) + _LINE_BYTES))
-    if options.is_whole or profile.arrivals is None or whole.ios is None or whole.source is None:
-        return whole, [f"the replay's logs take about {size} for {counted(lines, 'I/O')}"]
-    begin_ns, span_ns = typical(profile.arrivals, profile.span_ns, MAX_LINES / lines)
+    if (
+        options.is_whole
+        or profile.arrivals is None
+        or distilled.ios is None
+        or distilled.source is None
+    ):
+        return distilled, [f"the replay's logs take about {size} for {counted(lines, 'I/O')}"]
+    begin_ns, span_ns = typical_window(profile.arrivals, profile.span_ns, MAX_LINES / lines)
     note = (
         f"the whole replay's logs would take about {size} for {lines:,} I/Os (--whole writes them):"
         f" replay.fio has the most typical {format_duration(span_ns)} of"
         f" {format_duration(profile.span_ns)}"
     )
-    folder = Path(tempfile.mkdtemp(prefix="replayed-", dir=whole.ios.parent))
-    window = replace(whole.limit, begin_ns=whole.limit.begin_ns + begin_ns).within(
+    folder = Path(tempfile.mkdtemp(prefix="replayed-", dir=distilled.ios.parent))
+    window = replace(distilled.limit, begin_ns=distilled.limit.begin_ns + begin_ns).within(
         Limit(span_ns=span_ns)
     )
-    return distil_source(whole.source, whole.tier, window, folder), [note]
+    return distil_source(distilled.source, distilled.tier, window, folder), [note]
 
 
-def typical(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
-    """Return begin and length in ns of the most typical window.
+def typical_window(arrivals: ArrivalProfile, span_ns: int, share: float) -> tuple[int, int]:
+    """Return begin and length in ns of the most typical window of `share` of the time.
 
-    `share` of the time, its mix most like the whole's.
+    Its rates of reads and writes are closest to the mean rates.
     """
     counts = np.array([arrivals.read_ops, arrivals.write_ops], dtype=np.float64)
     buckets = counts.shape[1]
     length = max(1, round(buckets * share))
-    done = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
-    found = (done[:, length:] - done[:, :-length]) / length
-    unlike = np.abs(found - counts.mean(axis=1, keepdims=True)).sum(axis=0)
-    begin = int(unlike.argmin()) * arrivals.bucket_ns
+    cumulative = np.concatenate([np.zeros((2, 1)), np.cumsum(counts, axis=1)], axis=1)
+    window_rates = (cumulative[:, length:] - cumulative[:, :-length]) / length
+    mix_distances = np.abs(window_rates - counts.mean(axis=1, keepdims=True)).sum(axis=0)
+    begin = int(mix_distances.argmin()) * arrivals.bucket_ns
     return begin, min(length * arrivals.bucket_ns, span_ns - begin)

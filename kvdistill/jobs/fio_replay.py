@@ -1,8 +1,8 @@
-"""Write the fio jobs that run iologs, of a trace or drawn by an LRU stack model.
+"""Write the fio jobs that run iologs, of a trace or sampled from an LRU stack model.
 
-An iolog has one target; long operations are split, lines partitioned round-robin over several jobs;
-deletes only free space, since fio knows none. Replayed, the lateness of version 2 of the log is
-caught up with, that of version 3 only grows.
+An iolog has one target. Long operations are split, and lines are partitioned round-robin over
+several jobs. Deletes only free space, because fio has none. A replay catches up with lateness in
+version 2 of the log; lateness of version 3 accumulates.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from kvdistill.formats.fio import PlacedOperations
+from kvdistill.formats.fio_iolog import PlacedOperations
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE
+from kvdistill.jobs.fio_lanes import MAX_LANES, Lane, LanePlan
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
 from kvdistill.jobs.job import (
     GRANULE_BYTES,
@@ -58,25 +59,32 @@ from kvtrace.core.units import (
 
 FIRST_US = 1
 """fio drops the gap after timestamp 0."""
-# A row may become many lines: 32 MiB objects are 32 each.
+# A row may become many lines: a 32 MiB object is 32 lines.
 _BATCH_ROWS = 1 << 14
+_LANE_START_MS = 10
+"""fio starts a process for each lane."""
 _START_MS, _LINES_PER_MS, _FILLED_PER_MS = 1000, 200, 500_000
-"""Before the first I/O fio reads the logs, and fills its buffers with random data."""
+"""Before the first I/O, fio reads the logs and fills its buffers with random data.
+
+The figures are ms at the start, lines read per ms, and bytes filled per ms.
+"""
 
 
 class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts of the written logs, in fio's terms: each line is one I/O."""
+    """Counts of the written logs; each line is one I/O."""
 
     files: list[str]
-    """One a job; line i of the whole is in file i modulo their number."""
+    """One log a job; without lanes, line i of all lines is in file i modulo their number."""
+    lanes: list[Lane] = []
+    """The jobs of I/Os that wait for each other, one for each of `files`; empty if none waits."""
     version: int
     target: str
     max_io_bytes: int
-    """Longer operations are split at this."""
+    """Maximum I/O; longer operations are split."""
     start_ms: int
-    """When the first line is due, from fio's start.
+    """Due time of the first line, from fio's start: time to read logs and fill buffers.
 
-    Time to read the logs and fill buffers; 0 in version 3.
+    0 in version 3.
     """
     read_ios: int
     write_ios: int
@@ -84,19 +92,21 @@ class LogSummary(msgspec.Struct, frozen=True, kw_only=True):
     write_bytes: int
     split_ops: int
     last_us: int
-    """The last line's time; the first is 1."""
+    """Time of the last line; that of the first is 1."""
     largest_io_bytes: int
     max_burst_ios: int
-    """The most lines due at one time."""
+    """Maximum number of lines due at one time."""
     issue_us: tuple[float, float] = (0.0, 0.0)
-    """What issuing an I/O and each MiB of it was taken to take: delays are so much shorter."""
+    """Time by which each delay is shortened, for an I/O and for each MiB of it."""
 
     @property
     def depth(self) -> int:
-        """The most I/Os in flight of one asynchronous job.
+        """Queue depth of one asynchronous job: its longest burst, limited by its buffers.
 
-        Its longest burst, where its buffers are not too much.
+        With lanes, it is that of all lanes together.
         """
+        if self.lanes:
+            return sum(lane.depth for lane in self.lanes)
         return min(most_in_flight(self.largest_io_bytes), max(32, self.max_burst_ios))
 
 
@@ -104,11 +114,11 @@ class FioIos(PlacedOperations):
     """I/Os as fio issues them: operations longer than a limit are several."""
 
     part: NDArray[np.int64]
-    """Which I/O of its operation each is, from 0."""
+    """Number of each I/O within its operation, from 0."""
 
 
 IoSource = Callable[[], Iterator[FioIos]]
-"""Yields the I/Os of a job in batches, from the first one on whenever it is called."""
+"""A function that yields the I/Os of a job in batches; each call starts from the first."""
 
 
 def split_ios(ios: Path, max_io_bytes: int) -> Iterator[FioIos]:
@@ -118,22 +128,22 @@ def split_ios(ios: Path, max_io_bytes: int) -> Iterator[FioIos]:
         batch_size=_BATCH_ROWS, columns=["ts_ns", "op", "address", "io_bytes"], use_threads=False
     ):
         ts, op, address, length = (column.to_numpy() for column in batch.columns)
-        kept = np.flatnonzero(length > 0)
-        if not len(kept):
+        moves_bytes = np.flatnonzero(length > 0)
+        if not len(moves_bytes):
             continue
-        ts, op = ts[kept], op[kept]
+        ts, op = ts[moves_bytes], op[moves_bytes]
         first = ts[0] if first is None else first
         operations: PlacedOperations = {
             "us": FIRST_US + (ts - first) // NS_PER_US,
             "is_read": op == READ,
-            "offset": address[kept],
-            "length": length[kept],
+            "offset": address[moves_bytes],
+            "length": length[moves_bytes],
         }
         yield from split(operations, max_io_bytes)
 
 
 def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
-    """Yield `operations` as `split_ios` does."""
+    """Yield `operations` as the I/Os that fio issues (see `split_ios`)."""
     us, is_read = operations["us"], operations["is_read"]
     offset, length = operations["offset"], operations["length"]
     for start in range(0, len(us), _BATCH_ROWS):
@@ -142,29 +152,33 @@ def split(operations: PlacedOperations, max_io_bytes: int) -> Iterator[FioIos]:
         parts_per_row = -(-length_bytes // max_io_bytes)
         row = np.repeat(np.arange(len(parts_per_row)), parts_per_row)
         first_part = np.cumsum(parts_per_row) - parts_per_row
-        part = np.arange(len(row)) - np.repeat(first_part, parts_per_row)
+        part_index = np.arange(len(row)) - np.repeat(first_part, parts_per_row)
         yield {
             "us": us[batch][row],
             "is_read": is_read[batch][row],
-            "offset": offset[batch][row] + part * max_io_bytes,
-            "length": np.minimum(length_bytes[row] - part * max_io_bytes, max_io_bytes),
-            "part": part,
+            "offset": offset[batch][row] + part_index * max_io_bytes,
+            "length": np.minimum(length_bytes[row] - part_index * max_io_bytes, max_io_bytes),
+            "part": part_index,
         }
 
 
-def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
-    """Return what the iologs called `name` of the `ios` will hold, without writing them.
+def plan_iologs(
+    name: str, ios: IoSource, options: JobOptions, lanes: LanePlan | None = None
+) -> LogSummary:
+    """Return the summary of the iologs of the `ios`, without writing them.
 
-    Unless `options` say else, it is one log, of one asynchronous job: many jobs wake each on its
-    own, and as many as there are may be in flight. Its times are absolute milliseconds: relative
-    microseconds are closer, but what fio takes to issue an I/O adds up, unless a check has measured
-    it (`issue_us`), see docs/concepts/fio-jobs.md. They are called `name`.iolog, or `name`.1.iolog
-    and so on.
+    With `lanes`, there is one log for each. Otherwise the default is one log for one asynchronous
+    job: several jobs wake up independently, and have no more I/Os in flight than jobs. Times are
+    absolute milliseconds by default: relative microseconds are more exact, but fio's time to issue
+    I/Os accumulates unless a check has measured it (`issue_us`), see docs/concepts/fio-jobs.md. Logs
+    are called `name`.iolog, or `name`.1.iolog and so on.
     """
     version, jobs = options.log_version or ABSOLUTE, options.jobs or 1
-    counts = _counted(ios())
+    counts = _count_ios(ios())
     lines = counts["read_ios"] + counts["write_ios"]
-    # fio takes a log without I/O for an error.
+    if lanes is not None:
+        return _plan_lane_logs(lanes, counts, options)
+    # fio rejects a log without I/O.
     jobs = max(1, min(jobs, lines))
     width = len(str(jobs))
     files = (
@@ -187,38 +201,80 @@ def plan_iologs(name: str, ios: IoSource, options: JobOptions) -> LogSummary:
     return log
 
 
-def write_iologs(folder: Path, name: str, log: LogSummary, ios: IoSource) -> None:
-    """Write the logs called `name` of the `ios` to `folder`, as `log` plans them.
+def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> LogSummary:
+    """Return the logs of lanes, with absolute times, because a late lane has to catch up."""
+    buffer_bytes = sum(lane.depth * lane.largest_io_bytes for lane in plan.lanes)
+    lines = counts["read_ios"] + counts["write_ios"]
+    start_ms = _START_MS + lines // _LINES_PER_MS + buffer_bytes // _FILLED_PER_MS
+    return LogSummary(
+        files=[lane.file for lane in plan.lanes],
+        lanes=plan.lanes,
+        version=ABSOLUTE,
+        target=options.target,
+        max_io_bytes=options.io_bytes,
+        start_ms=start_ms + _LANE_START_MS * len(plan.lanes),
+        **counts,
+    )
 
-    Logs of an earlier number are removed.
+
+def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[NDArray[np.int64]]:
+    """Return the numbers of the I/Os in each file of `log`."""
+    jobs = len(log.files)
+    if plan is None:
+        count = log.read_ios + log.write_ios
+        return [np.arange(index, count, jobs) for index in range(jobs)]
+    lanes = np.concatenate([*_lanes_of(ios(), plan)])
+    return [np.flatnonzero(lanes == index) for index in range(jobs)]
+
+
+def _lanes_of(batches: Iterable[FioIos], plan: LanePlan) -> Iterator[NDArray[np.int16]]:
+    """Yield the lane of each I/O, batch by batch: all parts of an operation go to one lane."""
+    operations_before = 0
+    for batch in batches:
+        operation = operations_before + np.cumsum(batch["part"] == 0) - 1
+        yield plan.lane_of_operation[operation]
+        operations_before = int(operation[-1]) + 1
+
+
+def write_iologs(
+    folder: Path, name: str, log: LogSummary, ios: IoSource, plan: LanePlan | None = None
+) -> None:
+    """Write the logs called `name` of the `ios` to `folder`, as planned in `log`.
+
+    Logs of an earlier run are removed.
     """
-    for old in folder.glob(f"{name}.*iolog"):
-        old.unlink()
+    for earlier_log in folder.glob(f"{name}.*iolog"):
+        earlier_log.unlink()
     jobs = len(log.files)
     with ExitStack() as stack:
-        outs = [
+        streams = [
             stack.enter_context(stack.enter_context(aside(folder / file)).open("wb"))
             for file in log.files
         ]
-        logs = [_Log(out, log) for out in outs]
-        done = 0
-        for batch in ios():
-            for index, each in enumerate(logs):
-                # Line i goes to log i modulo their number.
-                each.write(batch, slice((index - done) % jobs, None, jobs))
-            done += len(batch["us"])
-        for each in logs:
-            each.close()
+        logs = [_Log(out, log) for out in streams]
+        if plan is not None:
+            for batch, lanes in zip(ios(), _lanes_of(ios(), plan), strict=True):
+                for index in np.unique(lanes):
+                    logs[index].write(batch, lanes == index)
+        else:
+            lines = 0
+            for batch in ios():
+                for index, writer in enumerate(logs):
+                    # Line i goes to log i modulo the number of logs.
+                    writer.write(batch, slice((index - lines) % jobs, None, jobs))
+                lines += len(batch["us"])
+        for writer in logs:
+            writer.close()
 
 
-def _joined(*columns: npt.ArrayLike | pa.Array, by: str = " ") -> pa.Array:
-    """Join `columns`, arrays or a text for all rows, row by row with `by` between.
-
-    Return an Arrow array.
-    """
+def _join_columns(*columns: npt.ArrayLike | pa.Array, separator: str = " ") -> pa.Array:
+    """Join `columns` (arrays, or one text for all rows) row by row to an Arrow array."""
     text = pa.large_string()
-    parts = [pa.scalar(c, text) if isinstance(c, str) else pa.array(c).cast(text) for c in columns]
-    return pc.binary_join_element_wise(*parts, pa.scalar(by, text))
+    arrays = [
+        pa.scalar(column, text) if isinstance(column, str) else pa.array(column).cast(text)
+        for column in columns
+    ]
+    return pc.binary_join_element_wise(*arrays, pa.scalar(separator, text))
 
 
 class _Log:
@@ -235,36 +291,36 @@ class _Log:
             f"{stamp}{self._target} open\n".encode()
         )
 
-    def write(self, batch: FioIos, chosen: slice) -> None:
+    def write(self, batch: FioIos, selection: slice | NDArray[np.bool_]) -> None:
         """Write the `chosen` I/Os of `batch`."""
-        us = batch["us"][chosen]
+        us = batch["us"][selection]
         if not len(us):
             return
-        length = batch["length"][chosen]
-        op = np.where(batch["is_read"][chosen], "read", "write")
-        line = _joined(self._target, op, batch["offset"][chosen], length)
+        length = batch["length"][selection]
+        op = np.where(batch["is_read"][selection], "read", "write")
+        line = _join_columns(self._target, op, batch["offset"][selection], length)
         if self._is_absolute:
             ms = self._start_ms + (us - FIRST_US) // US_PER_MS
             waits = np.diff(ms, prepend=self._last) != 0
-            line = _joined(
-                pc.if_else(pa.array(waits), _joined(self._target, "wait", ms, "0\n"), ""),
+            line = _join_columns(
+                pc.if_else(pa.array(waits), _join_columns(self._target, "wait", ms, "0\n"), ""),
                 line,
-                by="",
+                separator="",
             )
             self._last = int(ms[-1])
         else:
-            # An I/O is issued when it is asked for, or when those before are, with what each takes:
-            # fio waits for the difference of two times from when the first of them was issued.
+            # fio waits for the difference of two times from the issue of the first one. So each time
+            # is reduced by the time to issue all earlier I/Os, but never goes back.
             base, per_mib = self._issue_us
-            done = self._before_us + np.cumsum(base + per_mib * length / MIB)
-            before = np.concatenate([[self._before_us], done[:-1]])
-            us = np.round(np.maximum.accumulate(np.maximum(us - before, self._last))).astype(
-                np.int64
-            )
-            self._before_us = float(done[-1])
-            line = _joined(us, line)
+            issued_us = self._before_us + np.cumsum(base + per_mib * length / MIB)
+            issued_before_us = np.concatenate([[self._before_us], issued_us[:-1]])
+            us = np.round(
+                np.maximum.accumulate(np.maximum(us - issued_before_us, self._last))
+            ).astype(np.int64)
+            self._before_us = float(issued_us[-1])
+            line = _join_columns(us, line)
             self._last = int(us[-1])
-        lines = _joined(line, "", by="\n")
+        lines = _join_columns(line, "", separator="\n")
         self._out.write(lines.buffers()[2][: pc.sum(pc.binary_length(lines)).as_py()])
 
     def close(self) -> None:
@@ -273,7 +329,7 @@ class _Log:
 
 
 class _Counts(TypedDict):
-    """What `LogSummary` counts of I/Os."""
+    """The counts of `LogSummary`."""
 
     read_ios: int
     write_ios: int
@@ -285,10 +341,10 @@ class _Counts(TypedDict):
     max_burst_ios: int
 
 
-def _counted(batches: Iterable[FioIos]) -> _Counts:
+def _count_ios(batches: Iterable[FioIos]) -> _Counts:
     """Return the counts of the I/Os in `batches`."""
     read_ios = write_ios = read_bytes = write_bytes = split_ops = 0
-    largest, burst_us, burst, longest = 0, -1, 0, 0
+    largest, burst_us, burst, longest_burst = 0, -1, 0, 0
     for batch in batches:
         is_read, length = batch["is_read"], batch["length"]
         read_ios += int(is_read.sum())
@@ -298,10 +354,10 @@ def _counted(batches: Iterable[FioIos]) -> _Counts:
         split_ops += int((batch["part"] == 1).sum())
         largest = max(largest, int(length.max()))
         times, lines = np.unique(batch["us"], return_counts=True)
-        # A burst may go on in the next batch.
+        # A burst may continue in the next batch.
         lines[0] += burst if times[0] == burst_us else 0
         burst_us, burst = int(times[-1]), int(lines[-1])
-        longest = max(longest, int(lines.max()))
+        longest_burst = max(longest_burst, int(lines.max()))
     return {
         "read_ios": read_ios,
         "write_ios": write_ios,
@@ -310,94 +366,95 @@ def _counted(batches: Iterable[FioIos]) -> _Counts:
         "split_ops": split_ops,
         "last_us": burst_us,
         "largest_io_bytes": largest,
-        "max_burst_ios": longest,
+        "max_burst_ios": longest_burst,
     }
 
 
 def expected_replay(profile: Profile, log: LogSummary, *, is_drawn: bool) -> list[ExpectedFigure]:
-    """Return what the job of `log` is expected to do beside its source.
-
-    Nothing if the source has no times.
-    """
+    """Return the expected figures of the job of `log`; empty if the source has no times."""
     source = source_load(profile, log.max_io_bytes)
     if not profile.span_ns or log.last_us <= FIRST_US:
         return []
-    reads, moved = log.read_ios, log.read_bytes + log.write_bytes
-    ios, seconds = reads + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
-    took_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
-    # Without response times nobody knows whether one I/O at a time of each job is enough.
-    rate = nan if isnan(took_s) and jobs > 1 else ios / seconds
-    idle = nan if isnan(took_s) else source.idle_share
-    if rate * took_s > (most := log.depth if jobs == 1 else jobs):
-        rate, idle = most / took_s, 0.0
-    # Drawn apart, operations wait for each other otherwise than in the source.
-    told = (nan, nan, nan) if is_drawn else (0.0, rate * took_s, idle)
-    return expected_figures(source, IoLoad(rate, rate * moved / ios, reads / ios, *told))
+    read_ios, total_bytes = log.read_ios, log.read_bytes + log.write_bytes
+    ios, seconds = read_ios + log.write_ios, (log.last_us - FIRST_US) * NS_PER_US / NS_PER_S
+    response_s, jobs = source.mean_depth / source.ios_per_s, len(log.files)
+    max_depth = jobs if jobs > 1 and not log.lanes else log.depth
+    # Without response times, it is unknown whether one I/O in flight a job suffices.
+    rate = nan if isnan(response_s) and jobs > 1 and not log.lanes else ios / seconds
+    idle = nan if isnan(response_s) else source.idle_share
+    if rate * response_s > max_depth:
+        rate, idle = max_depth / response_s, 0.0
+    # Sampled operations queue differently than the source's.
+    latency_figures = (nan, nan, nan) if is_drawn else (0.0, rate * response_s, idle)
+    return expected_figures(
+        source, IoLoad(rate, rate * total_bytes / ios, read_ios / ios, *latency_figures)
+    )
 
 
-# Long: what stands in the head.
+# Long, because of the head of the job.
 def log_job(
-    profile: Profile, log: LogSummary, mode: FioMode, span_bytes: int, options: JobOptions
+    profile: Profile,
+    log: LogSummary,
+    mode: FioMode,
+    span_bytes: int,
+    options: JobOptions,
+    *,
+    waiting_requests: int = 0,
 ) -> FioJob:
-    """Return the job that runs `log`.
+    """Return the job that runs `log`: all operations of the source, or sampled ones (reuse).
 
-    Every operation of the profile, or, for the reuse job, what was drawn from it.
+    `waiting_requests` begin in the source before their lane is free.
     """
     if mode is FioMode.REPLAY:
         title = "Exact replay of a KV-cache workload: every read and write, at its time"
-        prior = (
+        existing_objects = (
             f"{counted(profile.placed.prior_objects, 'object')}"
             f" ({format_bytes(profile.placed.prior_bytes)})"
         )
-        does = (
-            f"read before written: {prior}; the prefill writes the whole target, so that every read"
+        description = (
+            f"read before written: {existing_objects}; the prefill writes the whole target, so that every read"
             " finds data on the device"
         )
-        run = "; jobs made of kvreplay's run of it have the times at which it issued them"
-        lost = [
-            "dependencies of requests and stages: all operations are issued by time, none waits for"
-            " another to complete" + run * (profile.origin.kind is SourceKind.TRACE)
-        ]
+        lost = _lost_order(profile, log, waiting_requests)
     else:
         title = (
-            "Randomly drawn job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse"
+            "Randomly sampled job of a KV-cache workload: its sizes, mix, bursts, gaps and reuse"
             " distances"
         )
-        does = (
-            f"operations are drawn, with seed {options.seed}, from the profile's distributions;"
-            " places from an LRU stack, at the profile's reuse distances"
+        description = (
+            f"operations are sampled, with seed {options.seed}, from the profile's distributions;"
+            " offsets from an LRU stack, at the profile's reuse distances"
         )
         lost = [
-            "the sequence of operations: each is drawn independently of the others",
+            "the sequence of operations: each is sampled independently",
             "phases: the mean rate is constant",
         ]
-    took = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
-    started = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
-    started = f"{started}, to read the logs and fill buffers: fio's mean rates count them"
+    duration = format_duration(log.last_us * NS_PER_US + log.start_ms * NS_PER_MS)
+    start_note = f", of which {format_duration(log.start_ms * NS_PER_MS)} before the first I/O"
+    start_note = f"{start_note}, to read the logs and fill buffers: fio includes them in mean rates"
     reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
     writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
-    ios = [f"{reads} and {writes} in the log", "all from one log, asynchronously"]
-    if len(log.files) > 1:
-        ios[1] = (
-            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
-            " each: no more are in flight, and latencies are correct"
-        )
+    descriptions = [f"{reads} and {writes} in the log", _order_text(log)]
     if any(log.issue_us):
         base, per_mib = log.issue_us
-        each = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
-        ios.append(
-            f"each delay in the log is {base:.0f} µs{each} shorter than the source's: it makes up"
-            " for the time this fio takes to issue an I/O, as --check measured it here"
+        per_mib_text = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
+        descriptions.append(
+            f"each delay in the log is {base:.0f} µs{per_mib_text} shorter than the source's, to compensate"
+            " for the time that this fio takes to issue an I/O, as measured by --check"
         )
     largest, count = log.largest_io_bytes, len(log.files)
     buffers = [(log.depth, largest)] if count == 1 else [(1, largest)] * count
-    held = sum(depth * size for depth, size in buffers) + 128 * (log.read_ios + log.write_ios)
-    split = (
+    if log.lanes:
+        buffers = [(lane.depth, lane.largest_io_bytes) for lane in log.lanes]
+    memory_bytes = sum(depth * size for depth, size in buffers) + 128 * (
+        log.read_ios + log.write_ios
+    )
+    split_note = (
         f"split: {counted(log.split_ops, 'operation')} longer than"
         f" {format_io_size(log.max_io_bytes)}"
     )
-    losses = [
-        *([f"{split}; the parts are issued at once"] if log.split_ops else []),
+    all_losses = [
+        *([f"{split_note}; the parts are issued at once"] if log.split_ops else []),
         *(
             ["times are whole milliseconds; kvreplay keeps microseconds"]
             if log.version == ABSOLUTE
@@ -405,16 +462,18 @@ def log_job(
         ),
         *lost,
         *(
-            [f"{n:,} flushes are not issued (stat.fio has them)"]
-            if (n := profile.flush_ops)
+            [f"{flushes:,} flushes are not issued (stat.fio issues them)"]
+            if (flushes := profile.flush_ops)
             else []
         ),
         *common_losses(profile),
     ]
-    shared: FioOptions = {"direct": True, "ioengine": "psync" if count > 1 else "libaio"}
-    if count == 1:
-        shared["iodepth"] = log.depth
-    shared["bs"] = largest
+    shared: FioOptions = {"direct": True}
+    if not log.lanes:
+        shared["ioengine"] = "psync" if count > 1 else "libaio"
+        if count == 1:
+            shared["iodepth"] = log.depth
+        shared["bs"] = largest
     return fio_job(
         mode,
         profile,
@@ -422,22 +481,77 @@ def log_job(
         title,
         whole_mib(span_bytes),
         buffers,
-        run=[f"it takes {took}{started if log.start_ms else ''}"],
-        memory=[f"{format_bytes(held)} of memory for buffers and logs"],
-        does=[*ios, does],
-        lost=losses,
+        run=[f"it takes {duration}{start_note if log.start_ms else ''}"],
+        memory=[f"{format_bytes(memory_bytes)} of memory for buffers and logs"],
+        description=[*descriptions, description],
+        lost=all_losses,
         bugs=_bugs(options.version, log),
         shared=FioSettings(shared),
-        more=FioSettings({"group_reporting": True}),
-        sections=[
-            FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file}))
-            for file in log.files
-        ],
+        late_settings=FioSettings({"group_reporting": True}),
+        sections=_log_sections(log),
     )
 
 
+def _log_sections(log: LogSummary) -> list[FioSection]:
+    """Return one section for each iolog."""
+    section_options = [lane.options for lane in log.lanes] or [FioOptions()] * len(log.files)
+    return [
+        FioSection(file.removesuffix(".iolog"), FioSettings({"read_iolog": file, **options}))
+        for file, options in zip(log.files, section_options, strict=True)
+    ]
+
+
+def _order_text(log: LogSummary) -> str:
+    """Return a description of the order in which I/Os wait for each other."""
+    if log.lanes:
+        chains = [lane for lane in log.lanes if lane.is_chain]
+        widths = sorted({lane.depth for lane in chains})
+        width = (
+            f"{widths[0]} to {widths[-1]} I/Os" if len(widths) > 1 else counted(widths[0], "I/O")
+        )
+        text = (
+            f"requests are distributed over {counted(len(chains), 'lane')} of {width} in flight, the"
+            " size of their stages; a lane continues when a stage has completed"
+        )
+        if len(chains) < len(log.lanes):
+            text += "; I/Os outside requests are in a separate lane, and wait for nothing"
+        return text
+    if len(log.files) > 1:
+        return (
+            f"lines are partitioned round-robin over {len(log.files)} jobs with one I/O in flight"
+            " each: this limits the queue depth, but latencies are correct"
+        )
+    return "one log, issued asynchronously"
+
+
+def _lost_order(profile: Profile, log: LogSummary, waiting_requests: int) -> list[str]:
+    """Return the losses of the replay in the order of dependent I/Os."""
+    if not log.lanes:
+        run = "; jobs from kvreplay's run of it use its actual issue times"
+        return [
+            "dependencies of requests and stages: operations are issued by time, and none waits for"
+            " another" + run * (profile.origin.kind is SourceKind.TRACE)
+        ]
+    lost = [
+        (
+            "the order of operations of one object in different requests: a read does not wait for"
+            " the write of another request"
+        )
+    ]
+    if any(lane.is_chain and lane.depth > 1 for lane in log.lanes):
+        lost.append(
+            "stages with fewer I/Os than their lane: the next stage starts together with them"
+        )
+    if waiting_requests:
+        lost.append(
+            f"{counted(waiting_requests, 'request')} wait for the end of another one, because lanes are"
+            f" limited to {MAX_LANES}"
+        )
+    return lost
+
+
 def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
-    """Return the bugs of fio `version` (any, if null) that change the results of replaying `log`."""
+    """Return the bugs of fio `version` (null: any version) that affect a replay of `log`."""
     is_one, is_absolute = len(log.files) == 1, log.version == ABSOLUTE
     is_old, is_new = (
         version is None or version < REAPS_WHILE_WAITING,
@@ -446,28 +560,26 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
     lines = []
     if is_absolute:
         lines.append(
-            "the wait times of a version 2 log are absolute, in ms after fio's start, unlike what"
-            " its manual says (so in the code of all versions; run with 3.33 and 3.39): a late"
-            " replay catches up, but it must not follow another job in one run of fio"
+            "wait times of a version 2 log are absolute, in ms after fio's start, contrary to its"
+            " manual (code of all versions; verified with 3.33 and 3.39): a late replay catches"
+            " up, but must not follow another job in one run of fio"
         )
     else:
         lines.append(
-            "each delay of a version 3 log runs from the last issue, with no catching up: lateness"
-            " only grows"
+            "each delay of a version 3 log starts at the previous issue, so lateness accumulates"
         )
         if is_new:
             lines.append(
                 f"fio from {REAPS_WHILE_WAITING} on busy-waits: each job needs a CPU of its own"
             )
-    if is_one and (is_absolute or is_old):
-        which = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
+    if any(lane.depth > 1 for lane in log.lanes) or (is_one and (is_absolute or is_old)):
+        affected = "fio" if is_absolute else f"fio before {REAPS_WHILE_WAITING}"
         lines.append(
-            f"{which} does not reap completions while it waits for the next time: its completion"
-            " latency and depth are wrong here (operations are still issued on time); with --jobs"
-            " 32 they are right"
+            f"{affected} does not reap completions while it waits: its completion latency and queue"
+            " depth are wrong here (operations are issued on time); use --jobs 32 for correct ones"
         )
-        left_out = "leaves the last operations, up to iodepth, out of its byte counts and latencies"
-        lines.append(f"{which} {left_out}; total_ios is right")
+        omission = "omits the last operations, up to iodepth, from byte counts and latencies"
+        lines.append(f"{affected} {omission}; total_ios is right")
     chunked = "read_iolog_chunked loses lines of a log that is read slowly"
     lines.append(f"{chunked}, and thread=1 crashes fio 3.33: use neither")
     if version is None or version >= HANGS_IN_IO_URING:
@@ -476,22 +588,30 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
 
 
 MAX_OPS = 2_000_000
-"""The most operations that are drawn, which bounds memory and the logs."""
+"""Maximum number of sampled operations; bounds memory and logs."""
 _EXACT_SIZES = 256
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
-def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations, int]:
-    """Draw `runtime_ns` of operations, and return them and where the highest ends.
+def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations, int]:
+    """Sample `runtime_ns` of operations; return them, and the end of the highest address.
 
-    The same seed draws the same.
+    The result depends only on the profile and `seed`. Offsets come from an LRU stack model:
 
-    ConfigError if the profile does not know arrivals or reuse, or these are too many operations.
+        for each operation, with a size class and a reuse distance:
+            first use: take a new place of its class
+            else: take the place of its class nearest to that distance (bytes) in the LRU stack
+            move the place to the top of the stack
+
+    Source: Mattson et al., Evaluation techniques for storage hierarchies, IBM Systems Journal 9
+    (1970), used as a generator.
+
+    ConfigError if the profile has no arrivals or reuse distances, or for too many operations.
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(
             f"{profile.origin.file} has no arrival times and reuse distances, which the reuse job"
-            " draws from; take a trace, a run or block events that last longer than an instant"
+            " needs; use a trace, a run or block events that span more than an instant"
         )
     share = runtime_ns / profile.span_ns
     count = max(1, round(profile.ops * share))
@@ -505,23 +625,22 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations
     is_read[: round(count * profile.read.ops / profile.ops)] = True
     rng.shuffle(is_read)
     length, distance = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-    for direction, reuse, which in (
+    for direction, reuse, selected in (
         (profile.read, profile.locality.read, is_read),
         (profile.write, profile.locality.write, ~is_read),
     ):
-        n = int(which.sum())
-        if n:
-            length[which] = _sizes(direction, n, rng)
+        ops_of_direction = int(selected.sum())
+        if ops_of_direction:
+            length[selected] = _sampled_sizes(direction, ops_of_direction, rng)
             # `count` reuse distances in bytes; -1 for a first use.
-            known = sum(slot.count for slot in reuse.distances)
-            result = np.full(n, -1, dtype=np.int64)
-            # Of a direction that begins after what was looked at, no reuse is known.
-            again = round(n * known / max(1, known + reuse.first_ops))
-            result[:again] = _from_slots(reuse.distances, again, rng)
-            rng.shuffle(result)
-            distance[which] = result
-    # Which operations may share places: those of one size, or of about one if there are very many
-    # sizes.
+            reuses = sum(slot.count for slot in reuse.distances)
+            distances = np.full(ops_of_direction, -1, dtype=np.int64)
+            # A direction that begins after the measured operations has no reuse distances.
+            reuse_count = round(ops_of_direction * reuses / max(1, reuses + reuse.first_ops))
+            distances[:reuse_count] = _sample_slots(reuse.distances, reuse_count, rng)
+            rng.shuffle(distances)
+            distance[selected] = distances
+    # Operations of one size share places; with very many sizes, those of a similar size.
     sizes, index = np.unique(length, return_inverse=True)
     classes = (
         index if len(sizes) <= _EXACT_SIZES else np.unique(slot_of(length), return_inverse=True)[1]
@@ -530,51 +649,48 @@ def draw(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations
     np.maximum.at(reserved, classes, -(-length // GRANULE_BYTES) * GRANULE_BYTES)
     uses, offset = np.bincount(classes), np.empty(count, dtype=np.int64)
     span_bytes = int(_model(count, classes.astype(I8), distance, len(uses), reserved, uses, offset))
-    us = _times(profile, count, runtime_ns, rng)
+    us = _sampled_times(profile, count, runtime_ns, rng)
     return {"us": us, "is_read": is_read, "offset": offset, "length": length}, span_bytes
 
 
-def _sizes(direction: DirectionProfile, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return `count` sizes in the exact shares of `direction`, by largest remainder, in random
-    order.
-    """
+def _sampled_sizes(
+    direction: DirectionProfile, count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Return `count` sizes in the shares of `direction` (largest remainder), in random order."""
     weights = (
         np.array([size.ops for size in direction.sizes], dtype=np.float64) * count / direction.ops
     )
     shares = np.floor(weights).astype(np.int64)
-    rest = np.argsort(-(weights - shares), kind="stable")[: count - int(shares.sum())]
-    shares[rest] += 1
+    largest_remainders = np.argsort(-(weights - shares), kind="stable")[: count - int(shares.sum())]
+    shares[largest_remainders] += 1
     sizes = np.repeat(np.array([size.io_bytes for size in direction.sizes]), shares)
     rng.shuffle(sizes)
     return sizes
 
 
-def _from_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return `count` values with the distribution of `slots`, even within each, stratified."""
+def _sample_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return `count` stratified samples of the histogram `slots`, uniform within each slot."""
     if not count:
         return np.empty(0, dtype=np.int64)
-    done = np.cumsum([slot.count for slot in slots])
-    at = (np.arange(count) + rng.random(count)) / count * done[-1]
-    index = np.minimum(np.searchsorted(done, at, "right"), len(slots) - 1)
+    cumulative = np.cumsum([slot.count for slot in slots])
+    positions = (np.arange(count) + rng.random(count)) / count * cumulative[-1]
+    index = np.minimum(np.searchsorted(cumulative, positions, "right"), len(slots) - 1)
     low, below = (np.array([getattr(slot, name) for slot in slots]) for name in ("low", "below"))
     values = low[index] + np.floor(rng.random(count) * (below - low)[index]).astype(np.int64)
     rng.shuffle(values)
     return values
 
 
-def _times(
+def _sampled_times(
     profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return when each of `count` operations is due, in microseconds.
-
-    Bursts of the profile's sizes, at its gaps.
-    """
+    """Return due times of `count` operations in microseconds, with the profile's bursts and gaps."""
     arrivals = profile.arrivals
     assert arrivals is not None
-    mean = count / max(1, round(count * arrivals.instants / profile.ops))
-    bursts = _from_slots(arrivals.bursts, 2 * int(count / mean) + 8, rng)
+    mean_burst = count / max(1, round(count * arrivals.instants / profile.ops))
+    bursts = _sample_slots(arrivals.bursts, 2 * int(count / mean_burst) + 8, rng)
     bursts = bursts[: int(np.searchsorted(np.cumsum(bursts), count)) + 1]
-    gaps = _from_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
+    gaps = _sample_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
     starts = np.concatenate([[0.0], np.cumsum(gaps)])
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]

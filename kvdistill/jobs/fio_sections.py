@@ -1,7 +1,7 @@
-"""fio's job files as objects: a job is sections, a section is typed options, until it is written.
+"""fio's job files as objects: a job consists of sections, a section of typed options.
 
-`FioJob.text` is the only place that renders them. What reads a job, such as the figures that it is
-expected to reach, reads the options and never the text.
+`FioJob.text` is the only place that renders text. Code that evaluates a job, such as its expected
+figures, reads the options and never the text.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import TypedDict
 from kvdistill.profile.profile import Split
 
 GLOBAL = "global"
-"""The section whose options all others share."""
+"""The section with options that all others share."""
 
 
 class FioOptions(TypedDict, total=False):
-    """The options that our jobs set, by fio's names, in the order in which they are written.
+    """Options of the jobs, by fio's names, in the order in which they are written.
 
-    A name with a unit at its end is the option without it: `runtime_ms` is written `runtime=…ms`.
-    An option that is None is not written; the comments on it stand in its place and say why.
+    A unit at the end of a name is moved to the value: `runtime_ms` is written `runtime=…ms`. An
+    option of None is not written; its comments are, and give the reason.
     """
 
     filename: str
@@ -43,6 +43,7 @@ class FioOptions(TypedDict, total=False):
     ioengine: str
     iodepth: int | None
     iodepth_low: int
+    iodepth_batch_complete_min: int
     startdelay_ms: int
     time_based: bool
     runtime_ms: int
@@ -73,6 +74,7 @@ class FioOptions(TypedDict, total=False):
     write_lat_log: str
     log_offset: bool
     log_unix_epoch: bool
+    log_entries: int
 
 
 UNITS = ("ms", "us")
@@ -101,7 +103,7 @@ class FioSection:
 
     @property
     def options(self) -> FioOptions:
-        """Its options, without comments."""
+        """The options of the section, without comments."""
         return self.settings.options
 
     @property
@@ -130,7 +132,7 @@ class FioJob:
 
     @property
     def processes(self) -> list[FioSection]:
-        """The sections that do I/O: all but what they share."""
+        """The sections that do I/O: all except [global]."""
         return [section for section in self.sections if section.name != GLOBAL]
 
 
@@ -142,16 +144,25 @@ def _line(name: str, value: object) -> str:
     if isinstance(value, bool):
         return f"{name}={int(value)}"
     if isinstance(value, tuple):
-        return f"{name}={','.join(str(each) for each in value)}"
+        return f"{name}={','.join(str(entry) for entry in value)}"
     return f"{name}={value}"
 
 
-def with_latency_logs(job: FioJob) -> FioJob:
+LOG_ENTRIES = "log_entries"
+"""The option for the initial capacity of a log, in entries."""
+_LOG_ENTRIES_RANGE = (1024, 1 << 20)
+
+
+def with_latency_logs(job: FioJob, entries: int | None = None) -> FioJob:
     """Return `job` with each section's latencies logged, by absolute time and with offsets.
 
-    A log is named as its section.
+    A log has the name of its section. A job that submits many I/Os before it reaps one loses lines
+    of its log, unless the log has room for these `entries` from the start.
     """
     shared = FioSettings({"log_offset": True, "log_unix_epoch": True})
+    if entries is not None:
+        fewest, most_entries = _LOG_ENTRIES_RANGE
+        shared |= FioSettings({"log_entries": min(max(entries, fewest), most_entries)})
     return _extended(job, shared, lambda name: FioSettings({"write_lat_log": name}))
 
 
@@ -162,12 +173,15 @@ def with_drawn_iologs(job: FioJob) -> FioJob:
     )
 
 
-def _extended(job: FioJob, shared: FioSettings, own: Callable[[str], FioSettings]) -> FioJob:
-    """Return `job` with `shared` settings in [global], and a section's `own` in each other."""
+def _extended(
+    job: FioJob, shared: FioSettings, settings_of_section: Callable[[str], FioSettings]
+) -> FioJob:
+    """Return `job` with `shared` settings in [global], and `settings_of_section` in the others."""
     sections = [
         replace(
             section,
-            settings=section.settings | (shared if section.name == GLOBAL else own(section.name)),
+            settings=section.settings
+            | (shared if section.name == GLOBAL else settings_of_section(section.name)),
         )
         for section in job.sections
     ]
@@ -177,8 +191,8 @@ def _extended(job: FioJob, shared: FioSettings, own: Callable[[str], FioSettings
 def on_null(job: FioJob) -> FioJob:
     """Return `job` for fio's null engine, which needs no file and does no I/O.
 
-    One I/O at a time, which the null engine completes at once: what is not reaped at the end is in
-    no log.
+    It has one I/O in flight, which the null engine completes at once: I/Os that are not reaped at
+    the end would be in no log.
     """
     return replace(job, sections=tuple(_on_null(section) for section in job.sections))
 
@@ -187,6 +201,8 @@ def _on_null(section: FioSection) -> FioSection:
     options = section.options.copy()
     options.pop("allow_file_create", None)
     options.pop("create_on_open", None)
+    options.pop("iodepth_low", None)
+    options.pop("iodepth_batch_complete_min", None)
     if "ioengine" in options:
         options["ioengine"] = "null"
     if options.get("iodepth") is not None:

@@ -1,15 +1,13 @@
-"""What every job file shares.
+"""Common parts of all job files: options, the comment at the head, buffers, and running fio.
 
-Its names and options, the comment at its head, what it needs, and fio itself.
+The head lists the source of the job, how to run it, and the features that the format cannot express.
 
-The head says where the job comes from, how to run it, and what the format cannot express.
-
-Buffers: a device takes a limited number of memory segments a request. Of a buffer in 4 KiB pages
-that lie anywhere, 1 MiB is 256 segments, but a device may take 254 (virtio) or 127 (NVMe): the
-block layer then splits the I/O. A huge page is one segment. fio asks the kernel for them with
-iomem=mmaphuge, which fails where none are reserved; glibc does for any buffer, where its tunable
-says so. Shorter I/Os arrive whole in any case, but take longer to issue page by page: a closed loop
-is slower, and its gaps are others (docs/concepts/fio-jobs.md).
+Buffers: a device accepts a limited number of memory segments a request. A buffer of scattered 4 KiB
+pages has 256 segments for 1 MiB, but a device may accept 254 (virtio) or 127 (NVMe): the block layer
+then splits the I/O. A huge page is one segment. fio allocates huge pages with iomem=mmaphuge, which
+fails if none are reserved; glibc uses them for any buffer if its tunable is set. Shorter I/Os arrive
+whole in any case, but page by page they take longer to issue: a closed loop is slower, and its gaps
+differ (docs/concepts/fio-jobs.md).
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ PREFILL = "prefill.fio"
 
 
 class FioMode(StrEnum):
-    """The kind of a fio job: replayed, drawn at random, or drawn by reuse distance."""
+    """The kind of a fio job: replay, statistical, or sampled by reuse distance."""
 
     REPLAY = "replay"
     STAT = "stat"
@@ -61,17 +59,17 @@ class FioMode(StrEnum):
 
     @property
     def job(self) -> str:
-        """The job's file."""
+        """Name of the job's file."""
         return f"{self}.fio"
 
 
 MIB = 1 << 20
 STAT_MAX_IO_BYTES = 512 * MIB
-"""The statistical job draws longer operations as several.
+"""The statistical job splits longer operations.
 
-Fio buffers depth times the longest in memory.
+fio allocates buffers of queue depth times the longest operation.
 """
-BUFFER_BYTES, _MAX_DEPTH = 256 * MIB, 1024
+BUFFER_BYTES, MAX_DEPTH = 256 * MIB, 1024
 _MAX_TARGET = 256
 MAX_JOBS = 1024
 GRANULE_BYTES = 4096
@@ -80,13 +78,13 @@ _MANY_PAGES = 1 << 30
 
 
 class FioVersion(NamedTuple):
-    """A version of fio; builds past a release count as that release."""
+    """A version of fio; a build after a release counts as that release."""
 
     major: int
     minor: int
 
     def __str__(self) -> str:
-        """Return it as fio writes it."""
+        """Return the version as fio writes it."""
         return f"{self.major}.{self.minor}"
 
 
@@ -106,14 +104,12 @@ HOW_TO_GET = (
 
 
 def most_in_flight(io_bytes: int, of_bytes: int = BUFFER_BYTES) -> int:
-    """Return how many I/Os of up to `io_bytes` a job may have in flight.
+    """Return the maximum queue depth of a job with I/Os of up to `io_bytes`.
 
-    Fio allocates `of_bytes` for all that may be.
-
-    The default is that of jobs of a trace, exact and statistical alike, so that one can be held
-    against the other.
+    fio allocates `of_bytes` of buffers for all I/Os in flight. Exact and statistical jobs of a trace
+    share the default, so that they can be compared.
     """
-    return max(1, min(_MAX_DEPTH, of_bytes // max(1, io_bytes)))
+    return max(1, min(MAX_DEPTH, of_bytes // max(1, io_bytes)))
 
 
 def parse_version(text: str) -> FioVersion:
@@ -131,13 +127,13 @@ def parse_version(text: str) -> FioVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOptions:
-    """What a user may ask of fio jobs: each option once, with its name, type, default and meaning.
+    """The options of fio jobs, with name, type, default and meaning.
 
-    A command takes it as a group of options; the last fields are of the machine, and of a check.
+    A command takes them as a group of options. The last fields describe the machine, and a check.
     """
 
     modes: list[FioMode] | None = option(
-        "replay, stat or reuse; may be given again [default: all that the source supports].",
+        "replay, stat or reuse; repeatable [default: all that the source supports].",
         None,
         "--mode",
     )
@@ -159,11 +155,10 @@ class JobOptions:
         min=1,
     )
     log_version: int | None = option(
-        "2: absolute times, whole ms; 3: microseconds, but lateness only grows [default: the"
-        " closest]."
+        "2: absolute times in ms; 3: microseconds, but lateness accumulates [default: the closest]."
     )
     is_whole: bool = option(
-        "Write the logs of the whole replay, however long they are.", False, "--whole"
+        "Write the logs of the whole replay, even if they are very long.", False, "--whole"
     )
     has_huge_pages: bool | None = option(
         "Huge pages are reserved (vm.nr_hugepages) where the jobs run [default: as on this"
@@ -178,9 +173,9 @@ class JobOptions:
         "--max-duration",
         parse=positive("--max-duration", parse_duration_ns),
     )
-    seed: int = option("Seed of the random draws of reuse.", 42, min=0)
+    seed: int = option("Random seed of reuse.", 42, min=0)
     space_bytes: int | None = option(
-        "Space of the target that stat uses, if the source does not say (10GiB).",
+        "Space of the target for stat, if the source has no offsets (10GiB).",
         None,
         "--space",
         parse=positive("--space", parse_bytes),
@@ -189,41 +184,45 @@ class JobOptions:
         "Run the jobs briefly and compare them with the source.", False, "--check"
     )
     check_ns: int = option(
-        "How much of the source each checked job runs.  [default: 10s]",
+        "Duration of the source that each checked job runs.  [default: 10s]",
         10 * NS_PER_S,
         "--check-duration",
         parse=positive("--check-duration", parse_duration_ns),
     )
     check_bytes: int = option(
-        "Most bytes that --check replays, and largest scratch file.  [default: 4GiB]",
+        "Maximum bytes that --check replays, and maximum scratch file.  [default: 4GiB]",
         4 << 30,
         parse=positive("--check-bytes", parse_bytes),
     )
     has_null_check: bool = option(
-        "Check with fio's null engine: fio's own times, without a target.", False, "--check-null"
+        "Check with fio's null engine: timing of fio itself, without a target.",
+        False,
+        "--check-null",
     )
     is_strict: bool = option(
-        "Write nothing if a job is expected to be over 10 % off its source.", False, "--strict"
+        "Write nothing if a job is expected to differ from its source by over 10 %.",
+        False,
+        "--strict",
     )
     is_device: bool = False
-    """Whether the target is a block device, which takes discards."""
+    """Whether the target is a block device, which supports discards."""
     huge_pages: int = 0
-    """How many huge pages are reserved and free where the jobs run."""
+    """Number of free huge pages where the jobs run."""
     issue_us: tuple[float, float] = (0.0, 0.0)
-    """What fio takes to issue an I/O, and each MiB of it.
+    """Time of fio to issue an I/O, and each MiB of it, in µs.
 
-    Delays of a log of version 3, which add to it, are so much shorter.
+    Delays in a log of version 3 are shortened by it.
     """
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for values that fio does not take."""
+        """Raise ConfigError for values that fio does not accept."""
         if (
             not self.target
             or len(self.target) > _MAX_TARGET
-            or any(c.isspace() or c in "'\"#;" for c in self.target)
+            or any(character.isspace() or character in "'\"#;" for character in self.target)
         ):
             raise ConfigError(
-                f"--target {self.target}: fio's log takes names of at most {_MAX_TARGET} characters"
+                f"--target {self.target}: fio's log allows names of at most {_MAX_TARGET} characters"
                 " without spaces, quotes, # or ;"
             )
         if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
@@ -238,61 +237,53 @@ class JobOptions:
             )
 
     def on_this_machine(self) -> JobOptions:
-        """Return them with fio's version and the huge pages of this machine where the user did not
-        say.
-        """
+        """Fill in fio's version and the huge pages of this machine, unless the user set them."""
         pages = (
             free_huge_pages() if self.has_huge_pages is None else _MANY_PAGES * self.has_huge_pages
         )
-        return replace(self, version=self.version or installed(), huge_pages=pages)
+        return replace(self, version=self.version or installed_version(), huge_pages=pages)
 
     @property
     def filename(self) -> str:
-        """The target as fio's `filename=` wants it: a colon would part two names."""
+        """The target for fio's `filename=`, in which a colon separates names."""
         return self.target.replace(":", "\\:")
 
 
 EXPECTED_WITHIN = 0.1
-"""How far off a job may be expected to be from its source.
-
-Of its rates and depth, or as a share.
-"""
+"""Maximum expected difference of a job from its source, relative or in shares."""
 
 
 @dataclass(frozen=True, slots=True)
 class IoLoad:
-    """What a source does to its device, or a job is expected to do; nan where it cannot be told."""
+    """The load of a source, or the expected load of a job; nan if unknown."""
 
     ios_per_s: float
     bytes_per_s: float
     read_share: float
-    unlike_share: float
-    """Share of I/Os of another size than the source's."""
+    mismatch_share: float
+    """Share of I/Os with a block size that differs from the source's."""
     mean_depth: float
     idle_share: float
     """Share of the time with nothing in flight."""
 
 
 class ExpectedFigure(msgspec.Struct, frozen=True):
-    """A figure of a source, and what a job is expected to make of it.
-
-    Null where it cannot be told.
-    """
+    """A figure of a source, and the expected figure of a job; null if unknown."""
 
     name: str
     is_share: bool
-    """Whether `off` is a difference of shares; else it is relative to the source."""
+    """Whether `off` is a difference of shares, and not relative to the source."""
     source: float | None
     job: float | None
     off: float | None
 
     @property
     def is_missed(self) -> bool:
-        """Whether it is off by more than a tenth."""
+        """True if the job is off by more than a tenth."""
         return abs(self.off or 0) > EXPECTED_WITHIN
 
     def __str__(self) -> str:
-        """Return it in words; `off` must be known."""
+        """Return name and difference; `off` must not be null."""
         assert self.off is not None
         return f"{self.name} {100 * self.off:+.1f} {'points' if self.is_share else '%'}"
 
@@ -300,44 +291,50 @@ class ExpectedFigure(msgspec.Struct, frozen=True):
 _EXPECTED = {
     "ios_per_s": "I/Os a second",
     "bytes_per_s": "bytes a second",
-    "mean_depth": "I/Os in flight",
+    "mean_depth": "queue depth",
     "idle_share": "idle time",
-    "read_share": "share of reads",
-    "unlike_share": "I/Os of other sizes",
+    "read_share": "read share",
+    "mismatch_share": "block-size mismatch",
 }
 
 
 def expected_figures(source: IoLoad, job: IoLoad) -> list[ExpectedFigure]:
-    """Return the figures of both, and how far the job is off."""
-    found = []
-    for name, said in _EXPECTED.items():
-        of_source, of_job = getattr(source, name), getattr(job, name)
+    """Return the figures of both, and the difference of the job."""
+    figures = []
+    for name, label in _EXPECTED.items():
+        source_value, job_value = getattr(source, name), getattr(job, name)
         is_share = name.endswith("_share")
-        off = of_job - of_source if is_share else (of_job / of_source - 1 if of_source else nan)
-        values = (None if isnan(value) else float(value) for value in (of_source, of_job, off))
-        found.append(ExpectedFigure(said, is_share, *values))
-    return found
+        off = (
+            job_value - source_value
+            if is_share
+            else (job_value / source_value - 1 if source_value else nan)
+        )
+        values = (
+            None if isnan(value) else float(value) for value in (source_value, job_value, off)
+        )
+        figures.append(ExpectedFigure(label, is_share, *values))
+    return figures
 
 
-def expected_said(figures: Sequence[ExpectedFigure]) -> str:
-    """Return in a sentence how close a job is expected to come, at the source's own response times."""
-    missed = [str(figure) for figure in figures if figure.is_missed]
-    known = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
+def expectation_text(figures: Sequence[ExpectedFigure]) -> str:
+    """Return the expected differences of a job in one sentence."""
+    misses = [str(figure) for figure in figures if figure.is_missed]
+    matches = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
     unknown = [figure.name for figure in figures if figure.off is None]
-    parts = [f"expected OFF its source in {', '.join(missed)}"] if missed else []
-    parts += (
-        [f"{'' if missed else 'expected '}within 10 % of its source in {', '.join(known)}"]
-        if known
+    sentences = [f"expected OFF its source in {', '.join(misses)}"] if misses else []
+    sentences += (
+        [f"{'' if misses else 'expected '}within 10 % of its source in {', '.join(matches)}"]
+        if matches
         else []
     )
-    parts += [f"unknown: {', '.join(unknown)}"] if unknown else []
-    return "; ".join(parts) or "not known before it runs: the source has no times"
+    sentences += [f"unknown: {', '.join(unknown)}"] if unknown else []
+    return "; ".join(sentences) or "unknown before it runs: the source has no times"
 
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
-    """Return the load of the profile, operations longer than `max_io_bytes` as several.
+    """Return the load of the profile, with operations longer than `max_io_bytes` split.
 
-    Nan without times.
+    Rates are nan without times.
     """
     sides = [cut_long(side, max_io_bytes) for side in (profile.read, profile.write)]
     ios, seconds = sum(side.ops for side in sides), profile.span_ns / NS_PER_S or nan
@@ -347,7 +344,7 @@ def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
         sum(side.io_bytes for side in sides) / seconds,
         sides[0].ops / ios,
         0.0,
-        # How long a part of a split operation takes is not known.
+        # The response time of a part of a split operation is unknown.
         nan if depth is None or ios > profile.ops else depth.mean,
         nan if idle is None else idle.total_ns / NS_PER_S / seconds,
     )
@@ -361,9 +358,9 @@ def whole_mib(count: int) -> int:
 def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     """Return the space that the statistical job needs.
 
-    Operations near the end run over it by their length.
+    Operations at the end of the address space exceed it by their length.
 
-    ConfigError if neither the profile nor the user says.
+    ConfigError if neither the profile nor the user gives the space.
     """
     if profile.space is not None:
         return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
@@ -376,17 +373,17 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
 
 
 def needs(options: JobOptions, space: int) -> list[str]:
-    """Return the lines of a job's head on its target."""
+    """Return the lines on the target in the head of a job."""
     return [
         f"{format_bytes(space)} ({space} bytes) on {options.target}, whose content is overwritten",
-        "a filesystem or device that takes O_DIRECT in 512-byte sectors",
+        "a filesystem or device that supports O_DIRECT in 512-byte sectors",
     ]
 
 
 def data_settings(profile: Profile) -> FioSettings:
-    """Return the settings that make data as compressible and repetitive as the profile says."""
+    """Return settings for the compress and dedup ratios of the profile."""
     if profile.data is None:
-        reason = "compressibility of the data is not known: random data is incompressible"
+        reason = "compressibility of the data is unknown: random data is incompressible"
         return FioSettings(
             {"buffer_compress_percentage": None}, {"buffer_compress_percentage": [reason]}
         )
@@ -399,7 +396,7 @@ def data_settings(profile: Profile) -> FioSettings:
 
 
 def _saved_percent(ratio: float) -> int:
-    """Return how many percent of the data a compression or dedup `ratio` saves."""
+    """Return the percentage of the data that a compress or dedup `ratio` saves."""
     return round(100 * (1 - 1 / ratio))
 
 
@@ -413,18 +410,15 @@ _WHAT = {
 
 
 def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[str]]]) -> str:
-    """Return the comment.
-
-    `title`, provenance, then each (heading, lines) of `sections` that has lines.
-    """
+    """Return the head: title, provenance, and each (heading, lines) of `sections` with lines."""
     blocks = [("From", _provenance(profile)), *sections]
     lines = [f"# {title}"]
     for heading, items in blocks:
-        kept = list(items)
-        if kept:
+        present_items = list(items)
+        if present_items:
             lines.append("#")
             lines.append(f"# {heading}:")
-        for item in kept:
+        for item in present_items:
             lines += textwrap.wrap(
                 item,
                 _WIDTH,
@@ -438,14 +432,14 @@ def header(title: str, profile: Profile, sections: Iterable[tuple[str, Iterable[
 
 NO_SETTINGS = FioSettings({})
 SAFE_BYTES = 256 << 10
-"""I/Os up to this have no more pages than any device of our time takes pieces."""
+"""I/Os up to this size fit the segment limit of all current devices."""
 PAGE_BYTES = 4096
 HUGE_BYTES = 2 << 20
 TUNABLE = ("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")
-"""The variable of the environment by which glibc 2.35 and later asks for transparent huge pages."""
+"""The environment variable that makes glibc 2.35 and later use transparent huge pages."""
 
 
-# Long: a job's parts.
+# Long, because of the parts of a job.
 def fio_job(
     mode: FioMode,
     profile: Profile,
@@ -456,20 +450,17 @@ def fio_job(
     *,
     run: Iterable[str],
     memory: Iterable[str] = (),
-    does: Iterable[str] = (),
+    description: Iterable[str] = (),
     lost: Iterable[str],
     bugs: Iterable[str],
     shared: FioSettings,
-    more: FioSettings = NO_SETTINGS,
+    late_settings: FioSettings = NO_SETTINGS,
     sections: Iterable[FioSection],
 ) -> FioJob:
-    """Return the job of `mode`: its head, the settings that its `sections` share, and these.
+    """Return the job of `mode`: its head, its global settings, and its `sections`.
 
-    Of the settings that they share, `shared` are written before those of memory, and `more` after
-    them.
-
-    `buffers` are the depth and the largest I/O of each. A huge page is one segment of a request,
-    see the module.
+    Global settings are `shared`, then those of memory, then `late_settings`. `buffers` are the
+    queue depth and largest I/O of each section. The module explains huge pages.
     """
     largest = max(size for _, size in buffers)
     command, align = f"fio {mode.job}", NO_SETTINGS
@@ -480,22 +471,22 @@ def fio_job(
         tunable = (
             f"the variable {'='.join(TUNABLE)} (glibc 2.35; transparent huge pages not 'never')"
         )
-        why = "I/Os take longer to issue"
+        effect = "I/Os take longer to issue"
         if largest > SAFE_BYTES:
-            why = f"I/Os over {format_io_size(SAFE_BYTES)} may be split above the device"
+            effect = f"I/Os over {format_io_size(SAFE_BYTES)} may be split by the block layer"
         if options.huge_pages >= pages:
             align = FioSettings({"iomem": "mmaphuge"})
-            need = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
+            requirement = f"{reserved}; or {tunable} and iomem_align=2m in place of iomem=mmaphuge"
         else:
             command = f"{'='.join(TUNABLE)} {command}"
             align = FioSettings({"iomem_align": "2m"})
-            need = f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m"
-        memory.append(f"{need}: without huge pages, {why}")
+            requirement = f"{tunable}; or {reserved} and iomem=mmaphuge in place of iomem_align=2m"
+        memory.append(f"{requirement}: without huge pages, {effect}")
     version = options.version
     head = [
         ("Run", [f"in this folder: fio {PREFILL} once, then {command}", *run]),
         ("Needs", [*needs(options, space), *memory]),
-        ("What it does", does),
+        ("What it does", description),
         ("Not reproduced", lost),
         (
             (
@@ -506,7 +497,7 @@ def fio_job(
             bugs,
         ),
     ]
-    shared = shared | align | more | data_settings(profile)
+    shared = shared | align | late_settings | data_settings(profile)
     return FioJob(header(title, profile, head), (FioSection(GLOBAL, shared), *sections))
 
 
@@ -524,16 +515,18 @@ def _provenance(profile: Profile) -> list[str]:
         f"configuration SHA-256 {origin.config_sha256 or 'unknown'}",
     ]
     if origin.is_simulated:
-        lines.append("the trace is simulated: its times are the simulator's, not a device's")
+        lines.append("the trace is simulated: its times are not measured")
     if origin.limit:
-        lines.append(f"only part of the tier: the first {origin.limit}")
-    later = (
-        f" ({format_duration(profile.whole_ns)} with these)" if profile.deletes_beyond_ns else ""
+        lines.append(f"window of the tier: {origin.limit}")
+    deletes_text = (
+        f" (over {format_duration(profile.whole_ns)} with deletes)"
+        if profile.deletes_beyond_ns
+        else ""
     )
     lines.append(
         f"{counted(profile.read.ops, 'read')} of {format_bytes(profile.read.object_bytes)},"
         f" {counted(profile.write.ops, 'write')} of {format_bytes(profile.write.object_bytes)},"
-        f" {counted(profile.delete_ops, 'delete')}{later}, over {format_duration(profile.span_ns)}"
+        f" {counted(profile.delete_ops, 'delete')}{deletes_text}, over {format_duration(profile.span_ns)}"
         f" from {format_duration(profile.start_ns)} into the {_WHAT[origin.kind]}"
     )
     if profile.space is not None:
@@ -551,9 +544,7 @@ def _provenance(profile: Profile) -> list[str]:
 def prefill_job(
     profile: Profile, modes: Sequence[FioMode], space: int, options: JobOptions
 ) -> FioJob:
-    """Return the job that writes the whole target of `modes`, so that every read meets data on the
-    device.
-    """
+    """Return the job that writes the whole target, so that every read finds data on the device."""
     title = f"Fills the target of {', '.join(mode.job for mode in modes)}"
     head = [("Run", [f"in this folder, once: fio {PREFILL}"]), ("Needs", needs(options, space))]
     writes = FioSettings(
@@ -573,9 +564,9 @@ def prefill_job(
 
 
 def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
-    """Return what no fio job can express.
+    """Return the features that no fio job can express.
 
-    Deletes only if `has_deletes`: on a device discards stand for them.
+    Deletes are among them if `has_deletes`; on a device, discards replace them.
     """
     padding = (
         profile.read.io_bytes
@@ -595,19 +586,19 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
         )
     if stream_notes(profile.origin.notes, profile.tier):
         lines.append(
-            "the stream of each write (kvreplay passes it on): fio's write_hint is one for a whole"
-            " file, and with direct=1 Linux refuses it (EINVAL, 6.18); its fdp=1 with fdp_pli is"
-            " for ioengine=io_uring_cmd on an NVMe character device, from fio 3.34 on"
+            "the stream of each write (kvreplay sets it): fio's write_hint applies to a whole file, and"
+            " Linux rejects it with direct=1 (EINVAL, 6.18); fdp=1 with fdp_pli needs"
+            " ioengine=io_uring_cmd on an NVMe character device, from fio 3.34 on"
         )
     if profile.empty_ops:
-        lines.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
+        lines.append(f"omitted: {counted(profile.empty_ops, 'operation')} of zero bytes")
     if profile.stray_delete_ops:
         lines.append(f"{counted(profile.stray_delete_ops, 'delete')} of objects that did not exist")
     return lines
 
 
 FioResult = dict[str, Any]
-"""What fio prints as JSON; which fields it has depends on fio's version and the job."""
+"""fio's JSON output; its fields depend on fio's version and the job."""
 
 
 def fio_program() -> str:
@@ -617,12 +608,22 @@ def fio_program() -> str:
     return program
 
 
-def installed() -> FioVersion | None:
+def installed_version() -> FioVersion | None:
     """Return the version of the fio on the path; null if there is none."""
     if (program := shutil.which("fio")) is None:
         return None
-    done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
-    return parse_version(done.stdout)
+    finished = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)  # noqa: S603 - found on the path
+    return parse_version(finished.stdout)
+
+
+def knows_option(name: str) -> bool:
+    """Return whether the fio on the path has the option called `name`."""
+    if (program := shutil.which("fio")) is None:
+        return False
+    finished = subprocess.run(  # noqa: S603 - found on the path
+        [program, f"--cmdhelp={name}"], capture_output=True, text=True, check=False
+    )
+    return finished.returncode == 0 and f"{name}:" in finished.stdout
 
 
 def run_fio(
@@ -638,7 +639,7 @@ def run_fio(
     `timeout_s`.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - found on the path
+        finished = subprocess.run(  # noqa: S603 - found on the path
             [program or fio_program(), "--output-format=json", job.name],
             cwd=job.parent,
             env=None if environment is None else dict(environment),
@@ -653,34 +654,36 @@ def run_fio(
             " less with --check-duration or --check-bytes"
         ) from None
     # fio writes warnings before the JSON, to the same stream.
-    start = re.search(r"^\{", done.stdout, re.MULTILINE)
+    start = re.search(r"^\{", finished.stdout, re.MULTILINE)
     try:
-        result: FioResult = msgspec.json.decode(done.stdout[start.start() :]) if start else {}
+        result: FioResult = msgspec.json.decode(finished.stdout[start.start() :]) if start else {}
     except msgspec.DecodeError:
         result = {}
-    failed = [job["error"] for job in result.get("jobs", []) if job.get("error")]
-    if done.returncode or failed or not result:
-        said = [
-            line for line in (done.stderr + done.stdout).splitlines() if line.startswith("fio:")
+    errors = [job["error"] for job in result.get("jobs", []) if job.get("error")]
+    if finished.returncode or errors or not result:
+        messages = [
+            line
+            for line in (finished.stderr + finished.stdout).splitlines()
+            if line.startswith("fio:")
         ]
         raise DeviceError(
-            f"fio could not run {job.name}: {said[-1] if said else f'exit code {done.returncode}'}"
+            f"fio could not run {job.name}: {messages[-1] if messages else f'exit code {finished.returncode}'}"
         )
     return result
 
 
 def free_huge_pages() -> int:
-    """Return how many huge pages of 2 MiB are reserved and free on this machine."""
-    said = sys_text(Path("/proc/meminfo")) or ""
-    found = re.search(
-        rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", said
+    """Return the number of free huge pages of 2 MiB on this machine."""
+    meminfo = sys_text(Path("/proc/meminfo")) or ""
+    match = re.search(
+        rf"\nHugePages_Free: +(\d+)\n(?:.*\n)*Hugepagesize: +{HUGE_BYTES >> 10} kB\b", meminfo
     )
-    return int(found[1]) if found else 0
+    return int(match[1]) if match else 0
 
 
 def make_folder(outdir: Path) -> None:
-    """Make the folder `outdir` for jobs, unless it is there; DeviceError if that fails."""
+    """Create the folder `outdir` if it is missing; DeviceError if that fails."""
     try:
         outdir.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise DeviceError(f"cannot make the folder {outdir}: {error.strerror}") from None
+        raise DeviceError(f"cannot create the folder {outdir}: {error.strerror}") from None

@@ -1,6 +1,6 @@
-"""One mode's fio job: its sections, the logs that it runs, and what it is expected to do.
+"""The fio job of one mode: its sections, its logs, and its expected figures.
 
-Everything is computed before anything is written, so that a user can look at a job first.
+Everything is computed before anything is written, so that a user can inspect a job first.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from kvdistill.jobs.fio_lanes import LanePlan, plan_lanes
 from kvdistill.jobs.fio_replay import (
     IoSource,
     LogSummary,
-    draw,
     expected_replay,
     log_job,
     plan_iologs,
+    sample_operations,
     split,
     split_ios,
     write_iologs,
@@ -45,15 +46,17 @@ class ModeJob:
     mode: FioMode
     job: FioJob
     space_bytes: int
-    """What it needs on its target."""
+    """Space that the job needs on its target."""
     depth: int
-    """The most I/Os in flight, each of up to --io-bytes."""
+    """Maximum queue depth, with I/Os of up to --io-bytes."""
     expected: Sequence[ExpectedFigure]
-    """What it is expected to do at the source's own response times, beside the source."""
+    """Expected figures at the source's response times, with those of the source."""
     log: LogSummary | None = None
-    """Of the iologs that it runs; null of the statistical job."""
+    """Summary of the iologs; null for the statistical job."""
     ios: IoSource | None = None
-    """What the iologs hold; null likewise."""
+    """I/Os of the iologs; null for the statistical job."""
+    lanes: LanePlan | None = None
+    """The iolog of each operation, if the stages of requests wait for each other."""
 
     @property
     def files(self) -> list[str]:
@@ -61,14 +64,14 @@ class ModeJob:
         return [self.mode.job, *([] if self.log is None else self.log.files)]
 
     def write(self, folder: Path) -> None:
-        """Write the job and its iologs to `folder`; DeviceError if the disk refuses."""
+        """Write the job and its iologs to `folder`; DeviceError if the write fails."""
         if self.log is not None and self.ios is not None:
-            write_iologs(folder, self.mode, self.log, self.ios)
+            write_iologs(folder, self.mode, self.log, self.ios, self.lanes)
         write_text(folder / self.mode.job, self.job.text)
 
 
 def make_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> ModeJob:
-    """Return the job of `mode` that does the I/O of `distilled`.
+    """Return the job of `mode` for the I/O of `distilled`.
 
     ConfigError if its profile lacks what the mode needs.
     """
@@ -88,48 +91,59 @@ def _stat_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> 
 
 
 def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> ModeJob:
-    """Return the job that runs iologs of the source's operations, or of drawn ones."""
+    """Return the job that runs iologs of the source's operations, or of sampled ones."""
     profile = distilled.profile
     ios: IoSource
+    lanes = None
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
         span_bytes = profile.placed.span_bytes
         ios = partial(split_ios, distilled.ios, options.io_bytes)
+        if options.jobs is None and options.log_version is None:
+            lanes = plan_lanes(mode, distilled.ios, options.io_bytes)
     else:
         runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
-        drawn, span_bytes = draw(profile, runtime_ns, options.seed)
-        ios = partial(split, drawn, options.io_bytes)
-    log = plan_iologs(mode, ios, options)
+        sampled, span_bytes = sample_operations(profile, runtime_ns, options.seed)
+        ios = partial(split, sampled, options.io_bytes)
+    log = plan_iologs(mode, ios, options, lanes)
     return ModeJob(
         mode,
-        log_job(profile, log, mode, span_bytes, options),
+        log_job(
+            profile,
+            log,
+            mode,
+            span_bytes,
+            options,
+            waiting_requests=0 if lanes is None else lanes.waiting_requests,
+        ),
         whole_mib(span_bytes),
         log.depth,
         expected_replay(profile, log, is_drawn=mode is FioMode.REUSE),
         log,
         ios,
+        lanes,
     )
 
 
 def make_prefill(profile: Profile, jobs: Iterable[ModeJob], options: JobOptions) -> FioJob:
     """Return the job that fills the target of all `jobs` once."""
-    listed = list(jobs)
-    space_bytes = max(job.space_bytes for job in listed)
-    return prefill_job(profile, [job.mode for job in listed], space_bytes, options)
+    job_list = list(jobs)
+    space_bytes = max(job.space_bytes for job in job_list)
+    return prefill_job(profile, [job.mode for job in job_list], space_bytes, options)
 
 
 def supported_modes(distilled: Distilled, modes: Sequence[FioMode] | None) -> list[FioMode]:
-    """Return the jobs to write: those asked for, or those that the source supports.
+    """Return the requested modes, or all that the source supports.
 
-    ConfigError if the source does not support one that is asked for.
+    ConfigError if the source does not support a requested one.
     """
     profile, has_ios = distilled.profile, distilled.ios is not None
     if modes and FioMode.REPLAY in modes and not has_ios:
         raise ConfigError(
-            f"--mode replay: {profile.origin.file} has statistics alone, no operations; take a"
-            " trace or a run"
+            f"--mode replay: {profile.origin.file} holds statistics only, and no operations; use"
+            " a trace or a run"
         )
     has_reuse = profile.locality is not None and profile.arrivals is not None
-    known = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse
-    return list(dict.fromkeys(modes or known))
+    available = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse
+    return list(dict.fromkeys(modes or available))

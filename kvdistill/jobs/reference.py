@@ -1,7 +1,7 @@
-"""The I/O that a trace's jobs are compared with: a replay by kvreplay, and the probes of its tools.
+"""The reference I/O for jobs of a trace: a replay by kvreplay with its block-layer probes.
 
-The only module of kvdistill that calls kvreplay. Both run in this process; what they could not do
-comes back as a reason, or as an error of the shared tree.
+This is the only module of kvdistill that calls kvreplay. Both run in this process; a failure is
+returned as a reason, or raised as an error of the shared tree.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from kvdistill.profile.sources import Distilled
-from kvdistill.queries.window import RowWindow, place_of
+from kvdistill.queries.window import RowWindow, find_tier_place
 from kvreplay.plan.replay_config import Config
 from kvreplay.probes.libbpf import Filter, resolve
 from kvreplay.probes.probe_session import measure
@@ -34,15 +34,15 @@ from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
 
 _LEAD_NS = NS_PER_S
-"""Before the first operation, in which the data of the first writes is made."""
+"""Time before the first operation, to generate the data of the first writes."""
 _START_S = 120
-"""How long a replay may prepare its target, beside the time that its bytes take."""
+"""Time allowed to prepare the target, in addition to the time for its bytes."""
 
 
 class NoReference(StrEnum):
-    """Why there is no replay to compare with."""
+    """The reason for a missing reference."""
 
-    NO_DEVICE = "no block device lies beneath the target"
+    NO_DEVICE = "the target is not on a block device"
     NO_ROOT = "measuring the block requests of a replay needs root"
     PROBES_LEFT_OUT = "the probes could not be attached"
     REPLAY_FAILED = "kvreplay could not replay the trace"
@@ -53,42 +53,43 @@ class NoReference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReplayedPart:
-    """A replay of a part of a trace, whose block requests are in `blocks`, or why there is none."""
+    """The replay of a part of a trace: its block requests, or the reason for none."""
 
     missing: NoReference | None
-    """Null if it can be compared with."""
+    """Null if the replay is a valid reference."""
     message: str
-    """How the replay went, or what was in its way, in a sentence."""
+    """Result of the replay, or the problem, in one sentence."""
     blocks: Path | None = None
-    """The requests of its device; null with a reason in `missing`."""
+    """Requests of the device; null with a reason in `missing`."""
 
 
 def replay_part(
     trace: Path,
-    part: Distilled,
-    place: Path,
+    checked: Distilled,
+    folder_path: Path,
     disk: Path | None,
     *,
     io_bytes: int,
     queue_depth: int,
     slowest_bytes_per_s: float,
 ) -> ReplayedPart:
-    """Replay `part` of `trace` at its times on one file in the folder `place`, with the probes
+    """Replay `checked` (a part of `trace`) at its times on one file in the folder `folder_path`, with the probes
     attached.
 
-    `disk` is what lies beneath `place`, null if nothing does. At most `queue_depth` I/Os are in
-    flight, as in the jobs. A target that is slower than `slowest_bytes_per_s` is given up on.
+    `disk` is the disk beneath `folder_path`, null if there is none. At most `queue_depth` I/Os are in
+    flight, as in the jobs. The replay is stopped if
+    the target is slower than `slowest_bytes_per_s`.
     """
     if disk is None:
         return _missing(NoReference.NO_DEVICE)
     if os.geteuid() != 0:
         return _missing(NoReference.NO_ROOT)
-    cut, output = place / "part.parquet", place / "replayed"
-    write_part(trace, part, cut)
-    profile = part.profile
+    part_path, output = folder_path / "part.parquet", folder_path / "replayed"
+    write_part(trace, checked, part_path)
+    profile = checked.profile
     tier = profile.tier.rpartition("@")[0] or profile.tier
     config = Config(
-        tiers={tier: str(place / "replayed.dat")},
+        tiers={tier: str(folder_path / "replayed.dat")},
         speed=1.0,
         is_probed=True,
         io_bytes=io_bytes,
@@ -98,7 +99,7 @@ def replay_part(
     limit_s = _START_S + profile.span_ns / NS_PER_S + moved_bytes / slowest_bytes_per_s
     deadline = _Deadline(limit_s)
     try:
-        finished = replay(Replay(config, cut, output, command_line()), together=deadline)
+        finished = replay(Replay(config, part_path, output, command_line()), together=deadline)
     except KvError as error:
         return ReplayedPart(NoReference.REPLAY_FAILED, str(error))
     if isinstance(finished.error, Interrupted):
@@ -106,11 +107,11 @@ def replay_part(
             # The user asked to stop.
             raise finished.error
         return ReplayedPart(NoReference.TOO_SLOW, f"kvreplay did not end within {limit_s:.0f} s")
-    return _judged(finished, output)
+    return _result_of(finished, output)
 
 
-def _judged(finished: FinishedRun, output: Path) -> ReplayedPart:
-    """Return whether the `finished` replay, whose files are in `output`, can be compared with."""
+def _result_of(finished: FinishedRun, output: Path) -> ReplayedPart:
+    """Return the `finished` replay with files in `output`, if it is a valid reference."""
     probes, summary = finished.run.probes, finished.run.summary
     if probes is None or not probes.is_measured:
         reason = None if probes is None else probes.reason
@@ -120,8 +121,7 @@ def _judged(finished: FinishedRun, output: Path) -> ReplayedPart:
     if summary.fell_behind:
         return ReplayedPart(
             NoReference.FELL_BEHIND,
-            "check invalid at the device: its own reference, a replay by kvreplay,"
-            f" {summary.verdict}",
+            f"check invalid at the device: the reference replay by kvreplay {summary.verdict}",
         )
     return ReplayedPart(None, summary.verdict, output / BLOCKS_FILE)
 
@@ -131,25 +131,25 @@ def _missing(reason: NoReference, message: str | None = None) -> ReplayedPart:
 
 
 class _Deadline:
-    """Ends a replay that is not over after so many seconds; else it starts and ends by itself."""
+    """Stops a replay after a time limit."""
 
     def __init__(self, limit_s: float) -> None:
         self._end_s = monotonic() + limit_s
 
     @property
     def reason(self) -> str | None:
-        """Why the replay ends now; null while it may run."""
+        """The reason to stop the replay now; null while it may run."""
         return None if monotonic() < self._end_s else "its time limit"
 
     def ready(self) -> None:
         """Start without waiting for others."""
 
     def agree(self, soonest_ns: int) -> int:
-        """Return the start of the run: as soon as it can."""
+        """Return the start of the run: as soon as possible."""
         return soonest_ns
 
     def begun(self) -> None:
-        """Note nothing of the start."""
+        """Ignore the start."""
 
 
 @contextmanager
@@ -158,7 +158,7 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
 
     At its end blocks.parquet and probe.json are in the folder `output`.
 
-    ProbeUnavailable, at the start or the end, says why nothing is measured.
+    ProbeUnavailable, at the start or the end, if nothing can be measured.
     """
     is_attached, is_over = threading.Event(), threading.Event()
 
@@ -178,7 +178,7 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
         except KvError as error:
             raise ProbeUnavailable(str(error)) from None
         finally:
-            # Whoever waits for the probes must not wait for ever if they are refused.
+            # If attaching fails, the waiting thread must not wait forever.
             is_attached.set()
 
     with ThreadPoolExecutor(1, "kvdistill-probes") as pool:
@@ -193,25 +193,34 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
         measuring.result()
 
 
-def write_part(trace: Path, part: Distilled, target: Path) -> None:
-    """Write the rows of `trace` that `part` was distilled from to `target`, the first a second
-    after the start.
+def write_part(trace: Path, distilled: Distilled, target: Path) -> None:
+    """Write the rows of `trace` in the window of `distilled` to `target`.
+
+    The first row is one second after the start.
     """
     reader = tables.open_table(trace, TRACE)
-    place, window, first = place_of(reader.meta, part.profile.tier), RowWindow(part.limit), None
-    # What one node has is a trace of one node.
+    place, window, start_ns = (
+        find_tier_place(reader.meta, distilled.profile.tier),
+        RowWindow(distilled.limit),
+        None,
+    )
+    # The tier of one node becomes a trace of a single node.
     tiers = [TierFacts(tier.name, tier.capacity_bytes) for tier in reader.meta.tiers]
     with tables.create(target, TRACE, msgspec.structs.replace(reader.meta, tiers=tiers)) as out:
         for batch in reader.batches():
             rows = batch.filter(pa.array(place.holds(batch)))
-            looked_at = {name: rows.column(name).to_numpy() for name in ("ts_ns", "length_bytes")}
+            window_columns = {
+                name: rows.column(name).to_numpy() for name in ("ts_ns", "length_bytes")
+            }
             op = rows.column("op").indices.to_numpy()
-            kept = window.take({**looked_at, "op": op, "at": np.arange(rows.num_rows)})
-            if kept is not None:
-                first = int(kept["ts_ns"][0]) - _LEAD_NS if first is None else first
-                taken = rows.take(pa.array(kept["at"]))
-                times = pc.subtract(taken.column("ts_ns"), pa.scalar(first, pa.int64()))
-                columns = [times if name == "ts_ns" else taken.column(name) for name in TRACE.names]
+            accepted = window.take({**window_columns, "op": op, "index": np.arange(rows.num_rows)})
+            if accepted is not None:
+                start_ns = int(accepted["ts_ns"][0]) - _LEAD_NS if start_ns is None else start_ns
+                accepted_rows = rows.take(pa.array(accepted["index"]))
+                times = pc.subtract(accepted_rows.column("ts_ns"), pa.scalar(start_ns, pa.int64()))
+                columns = [
+                    times if name == "ts_ns" else accepted_rows.column(name) for name in TRACE.names
+                ]
                 out.write(pa.RecordBatch.from_arrays(columns, schema=arrow_schema(TRACE)))
             if window.is_over:
                 return

@@ -1,16 +1,15 @@
-"""Write random jobs for object stores from a `Profile`.
+"""Write random jobs for object stores (MinIO's warp, sai3-bench) from a `Profile`.
 
-MinIO's warp and sai3-bench. Pure functions to text.
+Both choose objects at random, so a job keeps mix, sizes, rate and number of objects, and lists the
+features that it loses.
 
-Both draw objects at random, so a job keeps mix, sizes, rate and number of objects, and says what it
-loses.
+- warp (`warp run FILE`) has no arrival process. Its sizes are uniform between the bounds of a
+  bucket: a bound of weight 0 just below each one gives exact sizes.
+- sai3-bench (`sai3-bench run --config FILE`) samples prepared objects and paces with Poisson
+  arrivals. An operation entry has one size, so each size is an entry with a weight; the exact replay
+  is the op log (oplog.py).
 
-- warp (`warp run FILE`) has no arrival process. Its sizes are uniform between a bucket's bound and the one before:
-  a bound without weight just below each gives exact ones.
-- sai3-bench (`sai3-bench run --config FILE`) samples prepared objects and paces with Poisson arrivals. Its sizes are
-  one an operation entry, so each is an entry of its own with its weight; what replays exactly is the op log (oplog.py).
-
-Beside that: how what a job asks for compares with what a replay did.
+`compare_with_run` compares a job with a replay.
 """
 
 from __future__ import annotations
@@ -52,86 +51,89 @@ from kvtrace.core.units import (
 )
 
 _WORTH_TELLING = 0.0005
-"""Shares below this are 0.0 % in print."""
+"""Shares below this are printed as 0.0 %."""
 _INSTANT = "all operations of the trace share one instant"
 
 
 @dataclass(frozen=True, slots=True)
 class StoreMix:
-    """What is asked of a store.
-
-    Sizes of GETs and PUTs by weight, and how many of each operation.
-    """
+    """The operations of an object store: sizes of GETs and PUTs by weight, counts and rate."""
 
     gets: Sequence[SizeCount]
     puts: Sequence[SizeCount]
     counts: tuple[int, int, int]
     """GETs, PUTs and DELETEs."""
     rate: float | None
-    """Operations a second; null where all share one instant."""
+    """Operations a second; null if all share one instant."""
 
     @property
     def figures(self) -> dict[str, float | None]:
-        """Shares, mean sizes and rate, by name; null where there is none of it."""
+        """Shares, mean sizes and rate, by name; null without operations."""
         get, put, delete = (count / sum(self.counts) for count in self.counts)
         means = {"get_mean_bytes": self.gets, "put_mean_bytes": self.puts}
-        found = {"get_share": get, "put_share": put, "delete_share": delete, "ops_per_s": self.rate}
-        return found | {of: mean_bytes(sizes) if sizes else None for of, sizes in means.items()}
+        shares = {
+            "get_share": get,
+            "put_share": put,
+            "delete_share": delete,
+            "ops_per_s": self.rate,
+        }
+        return shares | {
+            name: mean_bytes(sizes) if sizes else None for name, sizes in means.items()
+        }
 
 
-def profile_mix(profile: Profile, most_deletes: int = MOST) -> StoreMix:
-    """Return what the source of `profile` does, with at most so many of its deletes."""
-    counts = (profile.read.ops, profile.write.ops, min(profile.delete_ops, most_deletes))
+def profile_mix(profile: Profile, max_deletes: int = MOST) -> StoreMix:
+    """Return the mix of `profile`, with at most `max_deletes` deletes."""
+    counts = (profile.read.ops, profile.write.ops, min(profile.delete_ops, max_deletes))
     rate = per_second(sum(counts), profile.whole_ns)
     return StoreMix(profile.read.object_sizes, profile.write.object_sizes, counts, rate)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreJob:
-    """The text of one job, what it asks for, and what the format could not say of the profile."""
+    """The text of a job, its requested mix, and the features that its format loses."""
 
     text: str
-    asks: StoreMix
+    requested: StoreMix
     lost: list[str]
 
 
 def _depth(profile: Profile, option: str, indent: str = "") -> tuple[int | None, list[str]]:
-    """Return the operations in flight, null if the profile does not say, and the lines of the
-    `option` that says them.
+    """Return the queue depth (null if unknown), and the lines of the `option` that sets it.
 
-    Measured if they were timed, else a stage's, which bounds them.
+    It is measured if operations were timed, else the largest stage, an upper bound.
     """
     stages, mean = profile.concurrency, None if profile.depth is None else profile.depth.mean
     if mean is not None:
-        count, said = (
+        count, comment = (
             max(1, math.ceil(mean)),
-            f"measured: {mean:.3g} operations in flight, weighted by time",
+            f"measured: mean queue depth {mean:.3g}",
         )
     elif stages is not None:
         count, bound = stages.max_stage_ops, "an upper bound, not a measured depth"
-        said = f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): {bound}"
+        comment = f"the most operations of one stage (mean {stages.mean_stage_ops:.2f}): {bound}"
     else:
         return None, [f"{indent}# no {option}: the trace has no stages and no measured times"]
-    return count, [f"{indent}# {said}", f"{indent}{option}: {count}"]
+    return count, [f"{indent}# {comment}", f"{indent}{option}: {count}"]
 
 
 def _duration(profile: Profile, cap_ns: int, indent: str = "") -> str:
-    """Return the option of how long a job runs: as long as the source, up to `cap_ns`."""
+    """Return the duration option: that of the source, up to `cap_ns`."""
     if not profile.whole_ns:
         return f"{indent}# no duration: {_INSTANT}"
     return f'{indent}duration: "{max(1, min(profile.whole_ns, cap_ns) // NS_PER_MS)}ms"'
 
 
-def _live(profile: Profile, sizes: Sequence[SizeCount]) -> int:
-    """Return the most objects that lived at once.
+def _peak_objects(profile: Profile, sizes: Sequence[SizeCount]) -> int:
+    """Return the peak number of live objects.
 
-    Of a source that knows none, as many of the mean of `sizes`.
+    For a source without objects, it is estimated from peak bytes and the mean of `sizes`.
     """
     space = profile.placed
     return space.peak_live_objects or round(space.peak_reserved_bytes / mean_bytes(sizes))
 
 
-def _estimated(profile: Profile) -> str:
+def _estimate_note(profile: Profile) -> str:
     return (
         ""
         if profile.placed.peak_live_objects
@@ -139,68 +141,67 @@ def _estimated(profile: Profile) -> str:
     )
 
 
-def size_classes(sizes: Sequence[SizeCount], most: int) -> list[SizeCount]:
-    """Return `sizes`, ascending, in at most `most` classes.
+def size_classes(sizes: Sequence[SizeCount], max_classes: int) -> list[SizeCount]:
+    """Return `sizes`, ascending, in at most `max_classes` classes.
 
-    If there are more, they are joined into runs of about as many operations, of their mean size:
-    this keeps the bytes.
+    More sizes are merged into classes with about equal operations and their mean size, which
+    preserves the bytes.
     """
-    if len(sizes) <= most:
+    if len(sizes) <= max_classes:
         return list(sizes)
-    total, done = sum(s.ops for s in sizes), 0
-    runs, joined = defaultdict[int, list[SizeCount]](list), Counter[int]()
+    total, cumulative_ops = sum(size_count.ops for size_count in sizes), 0
+    runs, classes = defaultdict[int, list[SizeCount]](list), Counter[int]()
     for size in sizes:
-        # By its middle operation, so that a common size does not pull its neighbours in.
-        runs[min(most - 1, (2 * done + size.ops) * most // (2 * total))].append(size)
-        done += size.ops
+        # A size is assigned by its middle operation, so a common size does not absorb neighbours.
+        runs[
+            min(max_classes - 1, (2 * cumulative_ops + size.ops) * max_classes // (2 * total))
+        ].append(size)
+        cumulative_ops += size.ops
     for run in runs.values():
-        joined[max(1, round(mean_bytes(run)))] += sum(size.ops for size in run)
-    return [SizeCount(size, ops) for size, ops in sorted(joined.items())]
+        classes[max(1, round(mean_bytes(run)))] += sum(size.ops for size in run)
+    return [SizeCount(size, ops) for size, ops in sorted(classes.items())]
 
 
-def _classes_lost(
-    what: str, direction: DirectionProfile, classes: Sequence[SizeCount]
+def _class_losses(
+    label: str, direction: DirectionProfile, classes: Sequence[SizeCount]
 ) -> list[str]:
-    """Return what `classes` lose of the sizes of `direction`, called `what`.
-
-    Nothing if they are the same.
-    """
+    """Return the loss of sizes of `direction` in `classes`; empty if there is none."""
     sizes = direction.object_sizes
-    if not direction.ops or (moved := total_variation(sizes, classes)) < _WORTH_TELLING:
+    if not direction.ops or (mismatch := total_variation(sizes, classes)) < _WORTH_TELLING:
         return []
-    part = (
-        f"{moved:.1%} of {format_count(direction.ops)} get another size (total variation distance"
-        f" {moved:.3f})"
+    mismatch_text = (
+        f"{mismatch:.1%} of {format_count(direction.ops)} get another size (total variation distance"
+        f" {mismatch:.3f})"
     )
     exact = format_bytes(mean_bytes(sizes))
-    return [f"sizes of {what}: {part}; mean {format_bytes(mean_bytes(classes))} instead of {exact}"]
+    return [
+        f"sizes of {label}: {mismatch_text}; mean {format_bytes(mean_bytes(classes))} instead of {exact}"
+    ]
 
 
-def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[str]:
-    """Return what every job of random operations loses, with its words for what is hot, bursty, and
-    for names.
-    """
+def _random_losses(profile: Profile, hot_loss: str, bursts_loss: str, names_loss: str) -> list[str]:
+    """Return the features that every random job loses; a job words the first three itself."""
     order = "the order of operations: the reuse distances of the trace are not kept"
-    if (known := profile.locality) is not None:
-        of = "" if known.is_whole else f"the first {known.ops:,} "
-        hot += (
-            f" (in the source, the hottest 10 % of 128 KiB blocks get {known.hot10_share:.1%} of"
-            f" {of}operations)"
+    if (locality := profile.locality) is not None:
+        scope = "" if locality.is_whole else f"the first {locality.ops:,} "
+        hot_loss += (
+            f" (in the source, the hottest 10 % of 128 KiB blocks get {locality.hot10_share:.1%} of"
+            f" {scope}operations)"
         )
-        if known.reuse_p50_blocks is not None:
-            order += f" (median in the source: {known.reuse_p50_blocks:,.0f} blocks)"
+        if locality.reuse_p50_blocks is not None:
+            order += f" (median in the source: {locality.reuse_p50_blocks:,.0f} blocks)"
     if profile.arrivals is not None:
-        said = profile.arrivals.dispersion
-        bursts += f" (variance by mean of operations in the source: {said}; by chance it is 1)"
+        dispersion = profile.arrivals.dispersion
+        bursts_loss += f" (burstiness, variance/mean, of the source: {dispersion}; Poisson is 1)"
     lost = [
-        hot,
-        bursts,
-        names,
+        hot_loss,
+        bursts_loss,
+        names_loss,
         "dependencies of requests and stages: no operation waits for another",
         order,
     ]
     if profile.empty_ops:
-        lost.append(f"left out: {counted(profile.empty_ops, 'operation')} of zero bytes")
+        lost.append(f"omitted: {counted(profile.empty_ops, 'operation')} of zero bytes")
     data = profile.data
     if data is not None and (data.dedup_ratio, data.compress_ratio) != (1, 1):
         lost.append(
@@ -212,7 +213,7 @@ def _random_lost(profile: Profile, hot: str, bursts: str, names: str) -> list[st
 
 WARP_JOB = "mixed.yml"
 MIX_STEPS = 1000
-"""warp draws operations from a deck of this many."""
+"""warp samples operations from a deck of this size."""
 _WARP_CLASSES = 256
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _HOST = re.compile(r"[A-Za-z0-9.\[\]:{}_-]+")
@@ -223,10 +224,7 @@ _TARGET = re.compile(r"(s3|gs|gcs|az|file|direct)://[A-Za-z0-9._/:@-]+/")
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """Options of a store's job.
-
-    Of warp's, where the store and which the bucket is; of sai3-bench's, the base URI.
-    """
+    """Options of an object store's job: host and bucket for warp, base URI for sai3-bench."""
 
     host: str = "127.0.0.1:9000"
     bucket: str = "kvdistill"
@@ -234,7 +232,7 @@ class StoreOptions:
     runtime_cap_ns: int = 300 * NS_PER_S
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for names that S3 or YAML do not take."""
+        """Raise ConfigError for names that S3 or YAML do not accept."""
         if not _BUCKET.fullmatch(self.bucket):
             raise ConfigError(
                 f"--bucket {self.bucket}: a bucket has 3 to 63 letters a-z, digits, dots and"
@@ -249,39 +247,38 @@ class StoreOptions:
             )
 
 
-# Long: the job is one text.
+# Long, because it describes a whole job.
 def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return warp's mixed benchmark for `profile`."""
-    # The sizes of the more frequent direction: warp has one distribution for what it writes and
-    # reads.
-    more = profile.read if profile.read.ops > profile.write.ops else profile.write
-    classes = size_classes(more.object_sizes, _WARP_CLASSES)
-    # It refuses to delete more than it writes.
-    did = profile_mix(profile, profile.write.ops)
-    (get, put, delete), lost = _deck(did.counts, profile.delete_ops)
+    # warp has one size distribution for reads and writes: that of the busier direction is used.
+    busier = profile.read if profile.read.ops > profile.write.ops else profile.write
+    classes = size_classes(busier.object_sizes, _WARP_CLASSES)
+    # warp refuses to delete more than it writes.
+    mix = profile_mix(profile, profile.write.ops)
+    (get, put, delete), lost = _mix_deck(mix.counts, profile.delete_ops)
     concurrent, in_flight = _depth(profile, "concurrent", "    ")
-    # Without a number of its own, warp runs 20 at once.
-    objects = max(_live(profile, [*did.gets, *did.puts]), (concurrent or 20) + 1)
-    # To six digits, never in scientific notation, which YAML readers differ on.
+    # warp's default concurrency is 20.
+    objects = max(_peak_objects(profile, [*mix.gets, *mix.puts]), (concurrent or 20) + 1)
+    # Six digits, and no scientific notation, because YAML readers differ on it.
     rate, pace = (
-        None if did.rate is None else float(f"{did.rate:.6g}"),
+        None if mix.rate is None else float(f"{mix.rate:.6g}"),
         [f"  # no rps-limit: {_INSTANT}"],
     )
     if rate is not None:
-        said = np.format_float_positional(rate, trim="-")
+        rate_text = np.format_float_positional(rate, trim="-")
         pace = [
             "  advanced:",
-            "    # requests a second, of each warp client",
-            f"    rps-limit: {said}",
+            "    # requests a second for each warp client",
+            f"    rps-limit: {rate_text}",
         ]
     lost += [
-        *_classes_lost("PUTs", profile.write, classes),
-        *_classes_lost("GETs, which read whole objects at random", profile.read, classes),
-        *_random_lost(
+        *_class_losses("PUTs", profile.write, classes),
+        *_class_losses("GETs, which read whole objects at random", profile.read, classes),
+        *_random_losses(
             profile,
             "hot objects: warp reads and deletes all objects with equal probability",
             "bursts: requests are spaced evenly up to the rate limit",
-            "object names: warp makes its own",
+            "object names: warp generates its own",
         ),
     ]
     size, count = mean_bytes(classes), format_count(objects)
@@ -292,17 +289,17 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
             " the run"
         ),
     ]
-    if did.rate is not None:
-        took = format_duration(objects / did.rate * NS_PER_S)
+    if mix.rate is not None:
+        upload_time = format_duration(objects / mix.rate * NS_PER_S)
         run.append(
             f"the rate limit also applies to the upload of {count} objects before the run: that"
-            f" takes {took}"
+            f" takes {upload_time}"
         )
-    room = (
+    space_text = (
         f"{counted(objects, 'object')} of {format_bytes(size)} on average"
         f" ({format_bytes(objects * size)})"
     )
-    needs = [f"space for {room}, and for what the run writes"]
+    needs = [f"space for {space_text}, and for the writes of the run"]
     lines = [
         "warp:",
         "  api: v1",
@@ -313,23 +310,23 @@ def warp_job(profile: Profile, options: StoreOptions) -> StoreJob:
         "  params:",
         _duration(profile, options.runtime_cap_ns, "    "),
         *in_flight,
-        f"    # peak of live objects{_estimated(profile)}; warp needs more than concurrent",
+        f"    # peak of live objects{_estimate_note(profile)}; warp needs more than concurrent",
         f"    objects: {objects}",
-        "    # one record a request, which kvdistill import warp reads",
+        "    # one record a request, for kvdistill import warp",
         "    full: true",
         "    # per mille of requests",
         f"    distribution: {{get: {get}, stat: 0, put: {put}, delete: {delete}}}",
         (
-            f"    # {format_count(len(classes))} sizes, in bytes, by how often they occur; those of"
-            " weight 0 are bounds"
+            f"    # {format_count(len(classes))} sizes in bytes, with frequencies; weight 0 marks a"
+            " bound"
         ),
         "    obj:",
         f'      size: "{size_histogram(classes)}"',
         *pace,
     ]
-    title = "warp: mixed benchmark of a KV-cache trace, objects drawn at random"
-    asks = StoreMix(classes if get else [], classes if put else [], (get, put, delete), rate)
-    return StoreJob(_text(title, profile, run, needs, lost, lines), asks, lost)
+    title = "warp: mixed benchmark of a KV-cache trace with random objects"
+    requested = StoreMix(classes if get else [], classes if put else [], (get, put, delete), rate)
+    return StoreJob(_text(title, profile, run, needs, lost, lines), requested, lost)
 
 
 def _text(
@@ -345,29 +342,26 @@ def _text(
 
 
 def size_histogram(classes: Sequence[SizeCount]) -> str:
-    """Return `classes`, ascending, as warp's `obj.size`.
-
-    `bound:weight`, exact by bounds without weight.
-    """
-    bars: list[str] = []
-    last = 0
+    """Return `classes`, ascending, as warp's `obj.size` (`bound:weight`), with exact sizes."""
+    entries: list[str] = []
+    last_bound = 0
     for size in classes:
-        # A bucket draws from the bound before up to below its own; two equal bounds would end warp.
-        if size.io_bytes != last:
-            bars.append(f"{size.io_bytes}:0")
-        bars.append(f"{size.io_bytes + 1}:{size.ops}")
-        last = size.io_bytes + 1
-    return ",".join(bars)
+        # A bucket spans the previous bound to below its own; warp rejects two equal bounds.
+        if size.io_bytes != last_bound:
+            entries.append(f"{size.io_bytes}:0")
+        entries.append(f"{size.io_bytes + 1}:{size.ops}")
+        last_bound = size.io_bytes + 1
+    return ",".join(entries)
 
 
-def _deck(counts: tuple[int, int, int], deletes: int) -> tuple[tuple[int, int, int], list[str]]:
-    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and what that lost, of the source's
-    `deletes` too.
+def _mix_deck(counts: tuple[int, int, int], deletes: int) -> tuple[tuple[int, int, int], list[str]]:
+    """Return GETs, PUTs and DELETEs in a deck of `MIX_STEPS`, and its losses.
+
+    `deletes` counts all deletes of the source.
     """
     get, put, delete = percentages(counts, MIX_STEPS)
     if delete > put:
-        # Equal counts, of which the delete was rounded up: warp refuses to delete more than it
-        # writes.
+        # Counts are equal and deletes were rounded up; warp refuses more deletes than writes.
         put, delete = delete, put
     dropped = f"{format_count(deletes - counts[2])} of {format_count(deletes)} deletes"
     lost = [f"{dropped}: warp refuses to delete more than it writes"] if deletes > counts[2] else []
@@ -384,67 +378,75 @@ def _deck(counts: tuple[int, int, int], deletes: int) -> tuple[tuple[int, int, i
 
 SAI3_JOB = "workload.yaml"
 _SAI3_CLASSES = 64
-"""Sizes in each direction: each is an entry, and a folder of prepared objects."""
+"""Maximum sizes in each direction; each is an entry, and a folder of prepared objects."""
 _MAX_WEIGHT = 2**32 - 1
 
 
-# Long: the job is one text.
+# Long, because it describes a whole job.
 def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     """Return sai3-bench's random workload for `profile`."""
     gets, puts = (
-        size_classes(d.object_sizes, _SAI3_CLASSES) for d in (profile.read, profile.write)
+        size_classes(direction.object_sizes, _SAI3_CLASSES)
+        for direction in (profile.read, profile.write)
     )
-    did = profile_mix(profile)
+    mix = profile_mix(profile)
     lost = [
-        *_classes_lost("GETs", profile.read, gets),
-        *_classes_lost("PUTs", profile.write, puts),
-        *_random_lost(
+        *_class_losses("GETs", profile.read, gets),
+        *_class_losses("PUTs", profile.write, puts),
+        *_random_losses(
             profile,
-            "hot objects: prepared objects of a size are read with equal probability, those it"
-            " wrote itself never",
+            "hot objects: prepared objects of a size are read with equal probability, objects"
+            " written by the run never",
             "bursts: arrivals are Poisson",
-            "object names: sai3-bench makes its own",
+            "object names: sai3-bench generates its own",
         ),
     ]
     if profile.delete_ops:
         lost.append(
-            f"what {counted(profile.delete_ops, 'delete')} would free: taken from prepared objects,"
-            " not from those written, so the space in use grows by every PUT"
+            f"space freed by {counted(profile.delete_ops, 'delete')}: prepared objects are deleted, not"
+            " written ones, so every PUT increases the space in use"
         )
-    if did.rate is not None and round(did.rate) != did.rate:
+    if mix.rate is not None and round(mix.rate) != mix.rate:
         lost.append(
-            f"the rate's fraction: {did.rate:.6g} operations a second, but sai3-bench takes whole"
-            " ones"
+            f"the rate's fraction: {mix.rate:.6g} operations a second, but sai3-bench accepts whole"
+            " numbers"
         )
-    rate = None if did.rate is None else max(1, round(did.rate))
+    rate = None if mix.rate is None else max(1, round(mix.rate))
     folders, needs = [], []
     if gets:
-        # About as many as lived at once, by how often they are read.
-        count = max(len(gets), _live(profile, profile.read.object_sizes))
-        many = [max(1, n) for n in percentages([s.ops for s in gets], count)]
-        folders = [(f"get-{s.io_bytes}/", n, s.io_bytes) for s, n in zip(gets, many, strict=True)]
-        total = format_bytes(sum(n * size for _, n, size in folders))
-        # With deletes it makes a pool of its own for them from every entry.
-        twice = (
+        # About the peak number of live objects, in proportion to reads.
+        count = max(len(gets), _peak_objects(profile, profile.read.object_sizes))
+        object_counts = [
+            max(1, object_count)
+            for object_count in percentages([size_count.ops for size_count in gets], count)
+        ]
+        folders = [
+            (f"get-{size_count.io_bytes}/", object_count, size_count.io_bytes)
+            for size_count, object_count in zip(gets, object_counts, strict=True)
+        ]
+        total = format_bytes(sum(object_count * size for _, object_count, size in folders))
+        # With deletes, sai3-bench prepares a separate pool for them from every entry.
+        delete_pool = (
             ", twice: sai3-bench prepares separate objects to delete" if profile.delete_ops else ""
         )
         needs = [
             (
-                f"space for {counted(sum(many), 'prepared object')} ({total}){twice}; and for what the"
-                " run writes"
+                f"space for {counted(sum(object_counts), 'prepared object')} ({total}){delete_pool}; and for the"
+                " writes of the run"
             )
         ]
     if profile.delete_ops:
-        # The size of what is deleted moves no bytes; the smallest there is keeps the preparation
-        # short.
+        # Deletes transfer no bytes, so the smallest size keeps the preparation short.
         smallest = min(
-            s.io_bytes for s in (*profile.read.object_sizes, *profile.write.object_sizes)
+            size_count.io_bytes
+            for size_count in (*profile.read.object_sizes, *profile.write.object_sizes)
         )
         folders.append(("delete/", profile.delete_ops, smallest))
-    # Weights are 32 bits in sum.
-    scale = max(1, -(-sum(did.counts) // _MAX_WEIGHT))
+    # The sum of weights is limited to 32 bits.
+    scale = max(1, -(-sum(mix.counts) // _MAX_WEIGHT))
     gets, puts = (
-        [SizeCount(s.io_bytes, max(1, s.ops // scale)) for s in sizes] for sizes in (gets, puts)
+        [SizeCount(size_count.io_bytes, max(1, size_count.ops // scale)) for size_count in sizes]
+        for sizes in (gets, puts)
     )
     deletes = max(1, profile.delete_ops // scale) if profile.delete_ops else 0
     lines = [
@@ -460,7 +462,7 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
     if folders:
         lines += [
             "prepare:",
-            f"  # peak of live objects{_estimated(profile)}",
+            f"  # peak of live objects{_estimate_note(profile)}",
             "  ensure_objects:",
         ]
     for folder, count, size in folders:
@@ -471,25 +473,38 @@ def sai3_workload(profile: Profile, options: StoreOptions) -> StoreJob:
         ]
         lines += [f"      max_size: {size}", "      fill: random"]
     lines.append("workload:")
-    for s in gets:
+    for size_count in gets:
         lines += [
             "  - op: get",
-            f'    path: "get-{s.io_bytes}/prepared-*.dat"',
-            f"    weight: {s.ops}",
+            f'    path: "get-{size_count.io_bytes}/prepared-*.dat"',
+            f"    weight: {size_count.ops}",
         ]
-    for s in puts:
-        lines += ["  - op: put", f'    path: "put-{s.io_bytes}/"', f"    object_size: {s.io_bytes}"]
-        lines.append(f"    weight: {s.ops}")
+    for size_count in puts:
+        lines += [
+            "  - op: put",
+            f'    path: "put-{size_count.io_bytes}/"',
+            f"    object_size: {size_count.io_bytes}",
+        ]
+        lines.append(f"    weight: {size_count.ops}")
     if deletes:
         lines += ["  - op: delete", '    path: "delete/prepared-*.dat"', f"    weight: {deletes}"]
     run = [
         f"sai3-bench run --config {SAI3_JOB} --dry-run   # checks this file",
         f"sai3-bench run --config {SAI3_JOB}",
     ]
-    asks = StoreMix(gets, puts, (sum(s.ops for s in gets), sum(s.ops for s in puts), deletes), rate)
+    requested = StoreMix(
+        gets,
+        puts,
+        (
+            sum(size_count.ops for size_count in gets),
+            sum(size_count.ops for size_count in puts),
+            deletes,
+        ),
+        rate,
+    )
     return StoreJob(
         _text("sai3-bench: random workload of a KV-cache trace", profile, run, needs, lost, lines),
-        asks,
+        requested,
         lost,
     )
 
@@ -499,42 +514,43 @@ class StoreCloseness(msgspec.Struct, frozen=True, kw_only=True):
 
     run: str
     job: dict[str, float | None]
-    """The figures of its `StoreMix`, as is the next."""
+    """Figures of the job's `StoreMix`; `replay` has those of the replay."""
     replay: dict[str, float | None]
     gets: int
-    """Operations of the replay that went well, as are the next two."""
+    """Successful GETs of the replay; `puts` and `deletes` likewise."""
     puts: int
     deletes: int
     get_size_variation: float | None
-    """Share of GETs whose size would have to change for both to have the same sizes.
-
-    Null without GETs.
-    """
+    """Total variation distance of the sizes of GETs; null without GETs."""
     put_size_variation: float | None
 
 
-def compare_with_run(asked: StoreMix, run: Path, tier: str) -> StoreCloseness:
-    """Compare what a job asks for with what the replay `run` did on `tier`.
+def compare_with_run(requested: StoreMix, run: Path, tier: str) -> StoreCloseness:
+    """Compare the requested mix of a job with the replay `run` on `tier`.
 
-    ConfigError if the run is none, or has no such tier.
+    ConfigError if `run` is not a run, or lacks the tier.
     """
     if not run.is_dir():
         raise ConfigError(f"--run {run}: name a run of kvreplay")
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch:
-        did = profile_mix(distil_source(run, tier, Limit(), Path(scratch)).profile)
-    gets, puts, deletes = did.counts
+        measured = profile_mix(distil_source(run, tier, Limit(), Path(scratch)).profile)
+    gets, puts, deletes = measured.counts
     return StoreCloseness(
         run=str(run),
-        job=asked.figures,
-        replay=did.figures,
+        job=requested.figures,
+        replay=measured.figures,
         gets=gets,
         puts=puts,
         deletes=deletes,
         get_size_variation=(
-            total_variation(did.gets, asked.gets) if did.gets and asked.gets else None
+            total_variation(measured.gets, requested.gets)
+            if measured.gets and requested.gets
+            else None
         ),
         put_size_variation=(
-            total_variation(did.puts, asked.puts) if did.puts and asked.puts else None
+            total_variation(measured.puts, requested.puts)
+            if measured.puts and requested.puts
+            else None
         ),
     )
 
@@ -545,7 +561,7 @@ MAX_HOSTS = 1024
 class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
     """Files written for warp or sai3-bench.
 
-    `lost` is what the format cannot express, `log` null without op logs.
+    `lost` lists features that the format cannot express; `log` is null without op logs.
     """
 
     files: list[str]
@@ -554,7 +570,7 @@ class StoreJobs(msgspec.Struct, frozen=True, kw_only=True):
     profile: Profile
 
 
-# Long: its parameters.
+# Long, because of its parameters.
 def write_store_jobs(
     source: Path,
     tier: str | None,
@@ -568,12 +584,11 @@ def write_store_jobs(
     hosts: int = 1,
     argv: Sequence[str],
 ) -> tuple[StoreJobs, StoreMix]:
-    """Write the job `name` of an object store, which `job_of` makes, and op logs of a `style`, one
-    for each of `hosts`.
+    """Write the job `name` of `job_of`, and op logs of a `style`, one for each of `hosts`.
 
-    Without a style there are no logs. Returns what was written, and what the job asks for.
+    Without a style there are no logs. Returns the files, and the requested mix.
 
-    ConfigError, TraceError, DeviceError as the parts say.
+    Raises the errors of `distil_source` and `write_oplogs`, and DeviceError if a write fails.
     """
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
@@ -601,4 +616,6 @@ def write_store_jobs(
     write_text(outdir / name, job.text)
     write_json(outdir / PROFILE, profile)
     logs = [] if oplog is None else [*oplog.populate_files, *oplog.files]
-    return StoreJobs(files=[name, *logs, PROFILE], lost=lost, log=oplog, profile=profile), job.asks
+    return StoreJobs(
+        files=[name, *logs, PROFILE], lost=lost, log=oplog, profile=profile
+    ), job.requested

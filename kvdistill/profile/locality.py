@@ -1,8 +1,6 @@
-"""Locality.
+"""Live bytes by tier, reuse distances and hot blocks of a trace, a run or placed operations.
 
-Live bytes by tier, reuse distances and hot blocks, of a trace, a run or placed operations.
-
-One pass; memory is bounded by the number of objects and by how many accesses are looked at.
+Each takes one pass. Memory is bounded by the number of objects and by the accesses considered.
 """
 
 from __future__ import annotations
@@ -24,25 +22,22 @@ from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
 from kvtrace.core.tables import Reader
 
 MAX_ACCESSES = 4_000_000
-"""Reads and writes of a tier whose reuse is looked at.
-
-A longer trace is cut here, which bounds time and memory.
-"""
+"""Reads and writes of a tier whose reuse is measured, the first ones; bounds time and memory."""
 _COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes")
 _TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_used")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
 
 def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
-    """Return live bytes of each tier, at most and at the end; null of one without reads and writes.
+    """Return the peak and the final live bytes of each tier; null without reads and writes.
 
-    Live is what was written, or lay there before, and is not deleted; an object is as long as rows
-    of its life reach.
+    Live objects were written, or existed before, and are not deleted. An object is as long as the
+    farthest byte that its rows touch.
 
-    TraceError if more lies in a tier than can be reckoned with.
+    TraceError if a tier holds more than 2^62 bytes.
     """
     tiers = len(reader.meta.tiers)
-    found, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
+    totals, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
     for batch in reader.batches(_COLUMNS):
         rows = [batch.column(name) for name in _COLUMNS]
         op, tier = rows[0].indices.to_numpy(), rows[1].to_numpy()
@@ -51,53 +46,64 @@ def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
             continue
         if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
             sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
-        if not _enter(len(op), op, tier, objects, reach, tiers, found, sizes):
+        if not _enter(len(op), op, tier, objects, reach, tiers, totals, sizes):
             raise TraceError(
                 "the objects in a tier add up to more than 2^62 bytes",
                 path=path,
                 column="offset_bytes",
             )
-    return [(peak, end) if is_used else None for end, peak, is_used in found.tolist()]
+    return [(peak, end) if is_used else None for end, peak, is_used in totals.tolist()]
 
 
 def tier_reuse(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[Row]:
-    """Return how far apart accesses to an object are in those of `tiers` that the view `ops` has
-    reads of.
+    """Return the reuse distances of reads, one row for each of `tiers` with reads in the view `ops`.
 
-    A distance is the distinct bytes of others that are read or written in between: a read at one
-    below a cache's size is a hit there, if that evicts the least recently used. It is not known of
-    `first_reads`, of objects that the tier did not read or write before. `bins` are reads by
-    distance, from `low_bytes` to below twice that.
+    A reuse distance is the distinct bytes of other objects accessed since the last access to the
+    object. A read hits in an LRU cache that is larger than its distance. `first_reads` have no
+    distance: the tier did not access their objects before. `bins` counts reads by distance, from
+    `low_bytes` to below twice that.
     """
     rows = []
-    for tier in (of for of in query(db, "reuse_tiers") if of["tier"] in tiers):
+    for tier in (row for row in query(db, "reuse_tiers") if row["tier"] in tiers):
         accesses = query_table(db, "reuse_accesses", tier=tier["tier"], most=MAX_ACCESSES)
         is_read, objects, length = (column.to_numpy() for column in accesses.columns)
         if not is_read.any():
             continue
-        things = np.unique(objects, return_inverse=True)[1].astype(np.int64)
-        distances = reuse_distances(things, length, int(things.max()) + 1)[is_read]
-        known = np.sort(distances[distances >= 0])
-        powers = np.where(known > 0, np.log2(np.maximum(known, 1)).astype(np.int64), -1)
-        bins = zip(*(part.tolist() for part in np.unique(powers, return_counts=True)), strict=True)
+        numbers = np.unique(objects, return_inverse=True)[1].astype(np.int64)
+        distances = reuse_distances(numbers, length, int(numbers.max()) + 1)[is_read]
+        recurring = np.sort(distances[distances >= 0])
+        exponents = np.where(recurring > 0, np.log2(np.maximum(recurring, 1)).astype(np.int64), -1)
+        bins = zip(
+            *(
+                ten_thousandths.tolist()
+                for ten_thousandths in np.unique(exponents, return_counts=True)
+            ),
+            strict=True,
+        )
         row = {
             "tier": tier["tier"],
             "reads": len(distances),
-            "first_reads": len(distances) - len(known),
+            "first_reads": len(distances) - len(recurring),
         }
         row["is_whole"] = tier["accesses"] <= MAX_ACCESSES
-        for column, part in (("p50_bytes", 5000), ("p95_bytes", 9500)):
-            rank = nearest_rank(len(known), part)
-            row[column] = None if rank is None else int(known[rank - 1])
-        row["max_bytes"] = int(known[-1]) if len(known) else None
+        for column, ten_thousandths in (("p50_bytes", 5000), ("p95_bytes", 9500)):
+            rank = nearest_rank(len(recurring), ten_thousandths)
+            row[column] = None if rank is None else int(recurring[rank - 1])
+        row["max_bytes"] = int(recurring[-1]) if len(recurring) else None
         rows.append(
-            row | {"bins": [{"low_bytes": 0 if e < 0 else 1 << e, "reads": n} for e, n in bins]}
+            row
+            | {
+                "bins": [
+                    {"low_bytes": 0 if exponent < 0 else 1 << exponent, "reads": reads}
+                    for exponent, reads in bins
+                ]
+            }
         )
     return rows
 
 
 MAX_OPS = 4_000_000
-"""Operations looked at, which bounds time and memory."""
+"""Operations whose locality is measured, the first ones; bounds time and memory."""
 
 
 def place_locality(
@@ -107,42 +113,42 @@ def place_locality(
     *,
     is_whole: bool,
 ) -> Locality | None:
-    """Return the locality of operations that move bytes, in order; null if there are none."""
+    """Return the locality of reads and writes, in order; null if there are none."""
     blocks = block_locality(address, length)
     if blocks is None:
         return None
-    places, place = np.unique(address, return_inverse=True)
-    distances = reuse_distances(place.astype(np.int64), length, len(places))
+    places, numbers = np.unique(address, return_inverse=True)
+    distances = reuse_distances(numbers.astype(np.int64), length, len(places))
     is_read, looked_at = op == READ, len(_touched(address, length)[0])
     return Locality(
         ops=looked_at,
         is_whole=is_whole and looked_at == len(op),
         hot10_share=blocks.hot10_share,
         reuse_p50_blocks=blocks.reuse_p50_blocks,
-        read=_reuse_of(distances[is_read]),
-        write=_reuse_of(distances[~is_read]),
+        read=_reuse_figures(distances[is_read]),
+        write=_reuse_figures(distances[~is_read]),
     )
 
 
-def _reuse_of(distances: NDArray[np.int64]) -> Reuse:
-    known = distances[distances >= 0]
-    return Reuse(first_ops=len(distances) - len(known), distances=to_slots(count(known)))
+def _reuse_figures(distances: NDArray[np.int64]) -> Reuse:
+    recurring = distances[distances >= 0]
+    return Reuse(first_ops=len(distances) - len(recurring), distances=to_slots(count(recurring)))
 
 
 BLOCK_BYTES = 128 * 1024
 MAX_BLOCK_ACCESSES = 8_000_000
-"""Block accesses looked at; a longer stream is cut here, which bounds memory."""
+"""Block accesses that are measured, the first ones; bounds memory."""
 _reuse_distances = function("reuse_distances", int, I8, I8, int, I8)
 
 
 def _touched(
     offsets: NDArray[np.int64], lengths: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return of each operation that is looked at its first block, and how many it touches."""
+    """Return the first block, and the number of blocks, of each operation that is measured."""
     first = offsets // BLOCK_BYTES
     count = (offsets + lengths - 1) // BLOCK_BYTES - first + 1
-    kept = int(np.searchsorted(np.cumsum(count), MAX_BLOCK_ACCESSES, "right"))
-    return first[:kept], count[:kept]
+    accesses = int(np.searchsorted(np.cumsum(count), MAX_BLOCK_ACCESSES, "right"))
+    return first[:accesses], count[:accesses]
 
 
 def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -155,17 +161,14 @@ def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> ND
 
 @dataclass(frozen=True, slots=True)
 class BlockLocality:
-    """How accesses to blocks come back."""
+    """Hot blocks and reuse distances of accesses to blocks."""
 
     hot10_share: float
-    """Of the accesses, those to the hottest tenth of the touched blocks."""
+    """Share of accesses to the hottest tenth of the touched blocks."""
     reuse_p50_blocks: float | None
     """Median number of distinct other blocks between two accesses to one; null if none recurs."""
     hit_ratios: NDArray[np.float64]
-    """Of LRU caches as large as the ends of statistics' slots, up to the first that holds all.
-
-    1 - miss ratios.
-    """
+    """Hit ratios of LRU caches, one for each histogram slot of sizes, up to all touched blocks."""
 
 
 def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> BlockLocality | None:
@@ -176,7 +179,7 @@ def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> Bl
     uses = np.sort(np.bincount(blocks))[::-1]
     distances = reuse_distances(blocks, np.ones_like(blocks), len(uses))
     recurring = distances[distances >= 0]
-    # What comes back after `distance` others hits in a cache of one more.
+    # An access at `distance` hits in an LRU cache of at least `distance` + 1 blocks.
     farthest = int(slot_of(np.array([len(uses) - 1]))[0])
     hits = np.bincount(slot_of(recurring), minlength=farthest + 1).cumsum()
     return BlockLocality(
@@ -189,10 +192,17 @@ def block_locality(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> Bl
 def reuse_distances(
     things: NDArray[np.int64], weights: NDArray[np.int64], count: int
 ) -> NDArray[np.int64]:
-    """Return for each access the summed weight of the distinct others since the last one to its
-    thing; -1 for a first.
+    """Return the reuse distance of each access; -1 for a first one.
 
-    `things` are numbers below `count`; `weights` are what each access makes its thing weigh.
+    It is the total weight of the distinct other things accessed since the last access to the same
+    thing. `things` are numbers below `count`; `weights` is the weight that each access gives to its
+    thing.
+
+        for each access at time t to a thing last accessed at time s:
+            distance = sum of weights in a Fenwick tree over times s + 1 to t - 1
+            remove the weight at s; add the new weight at t
+
+    Source: Bennett and Kruskal, LRU stack processing, IBM Journal of R&D 19 (1975).
     """
     distances = np.empty(len(things), dtype=np.int64)
     _reuse_distances(

@@ -1,6 +1,6 @@
-"""The frozen summary of one tier's I/O: all that a writer of jobs reads, also as JSON.
+"""The profile of one tier's I/O: an immutable summary, which is also stored as JSON.
 
-Every writer of a job is a pure function of it; what a trace does not hold is null here.
+Every job is written from a profile alone. A figure that the source does not hold is null.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     # Heavy.
     from numpy.typing import NDArray
 
-FORMAT = 3
-"""Raised when a field changes its name or meaning."""
+FORMAT = 4
+"""Incremented when a field changes its name or meaning."""
 
 
 class SourceKind(StrEnum):
-    """What a profile was distilled from."""
+    """The kind of source that a profile was extracted from."""
 
     TRACE = "trace"
-    """What is asked: no operation was timed."""
+    """Requested operations of a trace: no operation was timed."""
     OPS = "ops"
-    """What a replay measured."""
+    """Operations that a replay measured."""
     BLOCKS = "blocks"
     """Requests as the block layer saw them."""
     PROBE = "probe"
@@ -46,7 +46,7 @@ class SourceKind(StrEnum):
 
 
 class Origin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the profile came from; null where the source does not say."""
+    """The source of a profile; a field is null if the source does not hold it."""
 
     kind: SourceKind = SourceKind.TRACE
     file: str
@@ -59,7 +59,7 @@ class Origin(msgspec.Struct, frozen=True, kw_only=True):
     model: str | None
     is_simulated: bool
     limit: str
-    """What part of the trace was taken; empty for all of it."""
+    """The window of the source that was read; empty for all of it."""
     notes: list[str]
 
 
@@ -71,8 +71,9 @@ class SizeCount(msgspec.Struct, frozen=True):
 
 
 class AddressZone(msgspec.Struct, frozen=True):
-    """A stretch of the address space, and the whole percent of bytes moved by operations that start
-    in it.
+    """A range of the address space, and its share of the bytes transferred, in whole percent.
+
+    An operation counts for the range that it starts in.
     """
 
     percent: int
@@ -84,18 +85,15 @@ class DirectionProfile(msgspec.Struct, frozen=True, kw_only=True):
 
     ops: int
     object_bytes: int
-    """As the trace has them."""
+    """Bytes as the trace has them."""
     io_bytes: int
-    """Widened to whole pages where it is not of whole sectors, as it goes to the device."""
+    """Bytes sent to the device: a length that is not whole sectors is padded to whole pages."""
     sizes: list[SizeCount]
     """The exact distribution of `io_bytes`, by length."""
     lengths: list[SizeCount] | None = None
-    """That of the lengths as the trace has them, where padding changes them.
-
-    Null if they are the same.
-    """
+    """The exact distribution of lengths without padding; null if padding changes none."""
     zones: list[AddressZone]
-    """Where operations start, in order of address from 0; empty if there are none."""
+    """Start addresses of operations, in order of address from 0; empty without operations."""
 
     @property
     def object_sizes(self) -> list[SizeCount]:
@@ -104,7 +102,7 @@ class DirectionProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
-    """How the objects lie in one file or device under first fit."""
+    """The address space of one file or device, in which first fit places the objects."""
 
     span_bytes: int
     peak_reserved_bytes: int
@@ -114,13 +112,13 @@ class AddressSpace(msgspec.Struct, frozen=True, kw_only=True):
     """Objects read before the trace writes them: they exist from the start."""
     prior_bytes: int
     end_live_bytes: int | None = None
-    """What is left when the trace ends; null where the source knows no objects."""
+    """Live bytes at the end of the trace; null where the source knows no objects."""
 
 
 class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
-    """How many operations a stage of a request holds.
+    """The number of operations in one stage of a request.
 
-    An upper bound of the depth, since none were timed.
+    Operations of a stage may run at once, so this bounds the queue depth of an untimed trace.
     """
 
     max_stage_ops: int
@@ -128,9 +126,9 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
-    """How bursty arrivals are: variance by mean of the operations in windows of three lengths.
+    """Burstiness of arrivals: variance/mean of the operations in windows of three lengths.
 
-    1 is chance (Poisson), 0 is even, more is burstier than chance; null with fewer than five whole
+    0 is even, 1 is Poisson, and more is burstier than Poisson. Null with fewer than five whole
     windows.
     """
 
@@ -144,18 +142,19 @@ class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
         return {"1 ms": self.in_1ms, "100 ms": self.in_100ms, "10 s": self.in_10s}
 
     def __str__(self) -> str:
-        """Return it as every page prints it."""
-        parts = self.by_window.items()
+        """Return the three figures in one line, as reports print them."""
+        dispersions = self.by_window.items()
         return ", ".join(
-            f"{'unknown' if value is None else f'{value:.3g}'} in {name}" for name, value in parts
+            f"{'unknown' if value is None else f'{value:.3g}'} in {name}"
+            for name, value in dispersions
         )
 
 
 class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """When reads and writes are due, or were issued."""
+    """The arrival times of reads and writes: due times of a trace, issue times of a replay."""
 
     bucket_ns: int
-    """How long each entry of the lists below is."""
+    """Time span of each entry of the lists below."""
     read_ops: list[int]
     write_ops: list[int]
     read_bytes: list[int]
@@ -163,7 +162,7 @@ class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     instants: int
     """Distinct times; operations due at one time are a burst."""
     bursts: list[Slot]
-    """Instants by how many operations share them."""
+    """Histogram of the number of operations at one instant."""
     gaps: list[Slot]
     """Gaps between instants, in ns; slots are at most 1/16 of their value wide."""
     gap_mean_ns: float | None
@@ -189,20 +188,20 @@ class DepthProfile(msgspec.Struct, frozen=True, kw_only=True):
     """Share of reads and writes whose completion is known; the others are not in these figures."""
 
     def in_flight_for(self, share: float) -> int | None:
-        """Return the most operations in flight for `share` of the time.
+        """Return the percentile of operations in flight, weighted by time, at `share` (0 to 1).
 
-        Null if the shares are not known.
+        Null if the distribution is not known.
         """
-        done = 0.0
-        for at in self.shares:
-            done += at.share
-            if done >= share:
-                return at.in_flight
+        cumulative_share = 0.0
+        for level in self.shares:
+            cumulative_share += level.share
+            if cumulative_share >= share:
+                return level.in_flight
         return None
 
 
 class Idle(msgspec.Struct, frozen=True, kw_only=True):
-    """Stretches with nothing in flight between two operations: the time to think."""
+    """Idle periods: nothing is in flight between two operations (think time)."""
 
     stretches: int
     total_ns: int
@@ -210,26 +209,28 @@ class Idle(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reuse(msgspec.Struct, frozen=True, kw_only=True):
-    """How far operations of one direction are from the last one that began at the same place, in
-    either direction.
+    """Reuse distances of the operations of one direction.
+
+    The distance counts from the last operation, of either direction, that began at the same
+    address.
     """
 
     first_ops: int
-    """Those that begin where none did before."""
+    """Operations at an address where no earlier one began."""
     distances: list[Slot]
-    """Distinct bytes of others in between; slots are at most 1/16 of their value wide."""
+    """Distinct bytes at other addresses in between; slots are at most 1/16 of their value wide."""
 
 
 class Locality(msgspec.Struct, frozen=True, kw_only=True):
-    """Which places are used, and how soon again.
+    """Hot blocks and reuse distances of the accessed addresses.
 
-    Over the first operations if they are very many.
+    A very long source is measured over its first operations.
     """
 
     ops: int
-    """Reads and writes whose blocks are looked at; reuse is known of as many at least."""
+    """Reads and writes that the block figures cover; `read` and `write` cover at least these."""
     is_whole: bool
-    """Whether those are all."""
+    """Whether `ops` covers all operations."""
     hot10_share: float
     """Share of accesses that go to the hottest 10 % of touched 128 KiB blocks."""
     reuse_p50_blocks: float | None
@@ -239,87 +240,96 @@ class Locality(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pacing(StrEnum):
-    """Who says when a stream's next operation comes."""
+    """The model of a stream's arrivals."""
 
     CLOSED = "closed"
-    """A completion: so many are kept in flight."""
+    """Closed loop: a completion admits the next operation, at a constant queue depth."""
     EVEN = "even"
-    """A clock, at equal gaps."""
+    """Open loop with equal gaps."""
     POISSON = "poisson"
-    """Chance: each arrival is independent of the others."""
+    """Open loop with exponential gaps: each arrival is independent of the others."""
     BURSTS = "bursts"
-    """A clock, but neither evenly nor by chance alone."""
+    """Open loop, burstier or more regular than `POISSON`, and not `EVEN`."""
 
 
 class Loop(msgspec.Struct, frozen=True):
-    """The pace of a stream."""
+    """The arrival model of a stream with its parameters."""
 
     pace: Pacing
     depth: int | None = None
-    """The most in flight, but for one arrival in a hundred; null if operations were not timed."""
+    """99th percentile of the operations in flight at an arrival.
+
+    Null if operations were not timed.
+    """
     think_ns: int | None = None
-    """How long a closed loop pauses with nothing in flight; null if it does not."""
+    """Pause of a closed loop with nothing in flight; null if it has none."""
     think_ops: int | None = None
-    """After how many operations it does; of bursts, how many wait together."""
+    """Operations between two pauses of a closed loop; null without pauses."""
     response_ns: float | None = None
     """Mean time from the issue of an operation to its completion.
 
     Null if operations were not timed.
     """
-    burst_depth: int | None = None
-    """How many of a burst run at once.
+    burst_ops: int | None = None
+    """Operations of one burst; null without bursts.
 
-    All, or a stage where a request has several; null without bursts.
+    The stream is modelled by equal bursts, which queue as many operations as the source on a drive
+    of 8 times the source's mean rate.
+    """
+    burst_depth: int | None = None
+    """Operations of one burst that run at once; null without bursts.
+
+    All of them, or the operations of one stage where a request has several stages.
     """
 
 
 class Law(StrEnum):
-    """How random places are chosen."""
+    """The distribution of random addresses."""
 
     UNIFORM = "uniform"
-    """Each as likely as any other, whatever was used before."""
+    """Every address is equally likely at every draw."""
     ONCE = "once"
-    """Each as likely, but none again before all were used."""
+    """Uniform without replacement: no address is repeated before all were used."""
     ZIPF = "zipf"
     PARETO = "pareto"
     ZONES = "zones"
-    """As likely as each zone of `DirectionProfile.zones` says: no law fits."""
+    """No law fits: draws follow the zones in `DirectionProfile.zones`."""
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a stream's operations go."""
+    """The address model of a stream."""
 
     sequential_share: float
     """Share of operations that begin where an earlier one ended."""
     run_ops: int | None
-    """Operations in a sequential run, if all are about as long; null if runs end by chance."""
+    """Operations of a sequential run; null if the lengths of runs vary at random."""
     law: Law
-    """Of those that are not sequential."""
+    """The distribution of the operations that are not sequential."""
     theta: float | None
-    """Of zipf, or the h of pareto; null for other laws."""
+    """The theta of zipf, or the h of pareto; null for other laws."""
     align_bytes: int
-    """Places are multiples of this."""
+    """Addresses are multiples of this."""
     begin_bytes: int
-    """Where the stretch that it uses begins."""
+    """First byte of the range that the stream uses."""
     span_bytes: int
-    """How long that is."""
+    """Length of the range that the stream uses."""
 
 
 class IoStream(msgspec.Struct, frozen=True, kw_only=True):
-    """What one model explains.
+    """Operations that one arrival model and one address model describe.
 
-    A direction or both, of one process or of all, over a stretch of time.
+    They are the reads, the writes or both, of one process or of all, in one phase of the source.
     """
 
     name: str
     start_ns: int
-    """From the profile's start."""
+    """Start of the stream, from the profile's start."""
     span_ns: int
     read: DirectionProfile
     write: DirectionProfile
     loop: Loop
     places: Places | None
-    """Null if the source does not say where operations lie."""
+    """Null if the source holds no addresses."""
 
     @property
     def ops(self) -> int:
@@ -328,9 +338,9 @@ class IoStream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written, as the replay made it.
+    """Redundancy of the data that the replay wrote.
 
-    1 is data without repeats, that does not compress.
+    A ratio of 1 means data that neither repeats nor compresses.
     """
 
     dedup_ratio: float
@@ -338,7 +348,7 @@ class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScratchFolder:
-    """A temporary folder that is removed with the last object that holds it, or at the end."""
+    """A temporary folder, removed with the last object that refers to it or when Python exits."""
 
     def __init__(self, parent: Path | None = None) -> None:
         """Make a folder in `parent`, or where the system keeps temporary files."""
@@ -352,91 +362,91 @@ class ScratchFolder:
 
 @dataclass(frozen=True, slots=True)
 class SourceOperations:
-    """Where the operations of a profile are, in the process that distilled it."""
+    """The file of a profile's operations, known only in the process that extracted it."""
 
     ios: Path | None
     """Parquet as `sources.write_ios` writes it; null if the source holds statistics alone."""
     limit: Limit
-    """The window of the source that they are of."""
+    """The window of the source that the operations come from."""
     source: Path
     """The file or folder that was distilled."""
     tier: str | None
     """The tier that was asked for."""
     folder: ScratchFolder | None = None
-    """What holds `ios`; null if whoever distilled takes care of it."""
+    """Keeps the folder of `ios` alive; null if the caller owns that folder."""
 
 
 _OPERATIONS = "operations"
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """The I/O of one tier or disk, distilled."""
+    """The workload profile of one tier or disk."""
 
-    # A profile that this process distilled also knows where the source's operations are, from which
-    # an exact replay is made. That is no field: JSON and comparisons leave it out.
+    # A profile that this process extracted also refers to the source's operations, from which an
+    # exact replay is made. The reference is no field, so JSON and comparisons leave it out.
 
     format: int = FORMAT
     origin: Origin
     tier: str
     """The tier, or the block device."""
     start_ns: int
-    """When its first read or write is due, from the source's start."""
+    """Due time of the first read or write, from the source's start."""
     span_ns: int
-    """From its first to its last read or write.
+    """Time from the first to the last read or write.
 
-    0 if all share one instant: then no rate is known.
+    0 if all share one instant; there is no rate then.
     """
     deletes_beyond_ns: int = 0
-    """How much longer it is from its first operation to its last if deletes are among them."""
+    """Time by which deletes extend the span: `whole_ns` less `span_ns`."""
     deletes_start_ns: int = 0
-    """When its first delete is due, from the first read or write on.
-
-    Negative where it is before that.
-    """
+    """Due time of the first delete, from the first read or write; negative if it is earlier."""
     deletes_span_ns: int | None = None
-    """From its first delete to its last; null if their times are not known."""
+    """Time from the first to the last delete; null if their times are not known."""
     read: DirectionProfile
     write: DirectionProfile
     delete_ops: int
     """Deletes of objects, or discards of a disk."""
     delete_bytes: int
     stray_delete_ops: int
-    """Deletes of objects that were not there."""
+    """Deletes of objects that did not exist."""
     flush_ops: int | None = None
     """Flushes of the disk's cache; null where the source does not know them."""
     empty_ops: int
     """Reads and writes of no bytes, which no job can hold."""
     space: AddressSpace | None
-    """Null if the source does not know where operations lie."""
+    """Null if the source holds no addresses."""
     concurrency: Concurrency | None
     """Null if the source has no stages."""
     arrivals: ArrivalProfile | None
-    """Null if the source does not know when operations came, or all share one instant."""
+    """Null if the source holds no times, or all operations share one instant."""
     depth: DepthProfile | None
     """Null unless operations were timed."""
     idle: Idle | None
     """Null unless operations were timed."""
     locality: Locality | None
     streams: list[IoStream]
-    """The simplest models that together explain the operations; empty if no time is known."""
+    """The fitted streams; empty if the source holds no times."""
     data: DataProfile | None
-    """Null if the source does not say what was written."""
+    """Null if the source does not describe the data written."""
 
     @property
     def operations(self) -> SourceOperations | None:
-        """Where its operations are; null if it was read from a file."""
+        """The file of the operations; null if the profile was read from JSON."""
         return vars(self).get(_OPERATIONS)
 
     def keep_operations(self, operations: SourceOperations) -> None:
-        """Remember where its operations are."""
+        """Set the file of the operations."""
         vars(self)[_OPERATIONS] = operations
 
     def save(self, path: str | Path) -> None:
-        """Write it as JSON to `path`, in place of what was there; DeviceError if that fails."""
+        """Write the profile as JSON to `path`; replace an existing file.
+
+        DeviceError if that fails.
+        """
         write_json(Path(path), self)
 
     def __repr__(self) -> str:
-        """Return its source and size in a line."""
+        """Return the source and the numbers of operations in one line."""
         return (
             f"Profile({self.tier} of {self.origin.file}: {counted(self.read.ops, 'read')},"
             f" {counted(self.write.ops, 'write')}, {counted(self.delete_ops, 'delete')} over"
@@ -444,7 +454,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         )
 
     def _repr_html_(self) -> str:
-        """Return a table of its operations, for notebooks."""
+        """Return an HTML table of the operations, for notebooks."""
         rows = [
             [name, f"{side.ops:,}", format_bytes(side.object_bytes), format_bytes(side.io_bytes)]
             for name, side in (("read", self.read), ("write", self.write))
@@ -474,7 +484,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def whole_ns(self) -> int:
-        """From its first to its last operation, deletes among them."""
+        """Time from the first to the last operation, including deletes."""
         return self.span_ns + self.deletes_beyond_ns
 
 
@@ -482,78 +492,84 @@ PERCENT = 100
 
 
 def equal_mass_zones(
-    starts: NDArray[np.int64], moved_bytes: NDArray[np.int64], granule_bytes: int
+    starts: NDArray[np.int64], transferred_bytes: NDArray[np.int64], granule_bytes: int
 ) -> list[AddressZone]:
-    """Cut the address space from 0 on into zones of about 1 % of the bytes each, whole percents
-    that sum to 100.
+    """Cut the address space from 0 on into zones of about 1 % of the bytes each.
 
-    `starts` are ascending granule-aligned addresses, `moved_bytes` what is moved by operations that
-    start in each. A granule that alone holds 2 % or more gets a zone of its own, so that a hot
-    object stays as hot as it is.
+    The percentages are whole and sum to 100. `starts` are ascending granule-aligned addresses;
+    `transferred_bytes` are the bytes of the operations that start in each. A granule that holds 2 %
+    or more gets a zone of its own, so that a hot object keeps its share:
+
+        for each granule, in order: percents = percent marks (1 %, 2 %, …) that its bytes cross
+        for each granule with percents:
+            if percents > 1: end a cold zone before it, with the share of the bytes before it
+            end a zone after it
+
+    Own reasoning: fio takes at most 100 entries in `random_distribution=zoned_abs`.
     """
     if not len(starts):
         return []
-    done = np.cumsum(moved_bytes)
-    marks = np.searchsorted(done * PERCENT, np.arange(1, PERCENT + 1) * done[-1])
-    hits = np.bincount(marks, minlength=len(starts))
+    cumulative_bytes = np.cumsum(transferred_bytes)
+    last_granules = np.searchsorted(
+        cumulative_bytes * PERCENT, np.arange(1, PERCENT + 1) * cumulative_bytes[-1]
+    )
+    percents_by_granule = np.bincount(last_granules, minlength=len(starts))
     zones: list[AddressZone] = []
-    end, counted = 0, 0
-    for i in np.flatnonzero(hits):
-        start, percent = int(starts[i]), int(hits[i])
+    end, counted_bytes = 0, 0
+    for i in np.flatnonzero(percents_by_granule):
+        start, percent = int(starts[i]), int(percents_by_granule[i])
         if percent > 1 and start > end:
-            before = int(done[i - 1]) - counted if i else 0
-            cold = min(round(before * PERCENT / int(done[-1])), percent - 1)
-            zones.append(AddressZone(cold, start - end))
-            end, percent = start, percent - cold
+            cold_bytes = int(cumulative_bytes[i - 1]) - counted_bytes if i else 0
+            cold_percent = min(round(cold_bytes * PERCENT / int(cumulative_bytes[-1])), percent - 1)
+            zones.append(AddressZone(cold_percent, start - end))
+            end, percent = start, percent - cold_percent
         zones.append(AddressZone(percent, start + granule_bytes - end))
-        end, counted = start + granule_bytes, int(done[i])
+        end, counted_bytes = start + granule_bytes, int(cumulative_bytes[i])
     return zones
 
 
-def percentages(weights: Iterable[int], whole: int = PERCENT) -> list[int]:
-    """Return whole shares of `weights` that sum to exactly `whole`, by largest remainder.
+def percentages(weights: Iterable[int], total_shares: int = PERCENT) -> list[int]:
+    """Return whole shares of `weights` that sum to `total_shares`, by largest remainder.
 
     Ties are spread over the weights, so that equal ones do not all gain at one end. Weights must be
     non-negative and not all 0.
     """
     weights = [int(w) for w in weights]
-    total = sum(weights)
-    if total <= 0 or min(weights) < 0:
+    total_weight = sum(weights)
+    if total_weight <= 0 or min(weights) < 0:
         raise ValueError(f"weights(={weights[:8]}…) must be >= 0 and not all 0.")
-    shares = [w * whole // total for w in weights]
-    # Equal ones by halving, so that they are spread: 0, 512, 256, 768, … of 1024.
+    shares = [w * total_shares // total_weight for w in weights]
+    # Ties are ordered by bit reversal (0, 512, 256, 768, … of 1024), which spreads them.
     by_remainder = sorted(
         range(len(weights)),
-        key=lambda i: (-(weights[i] * whole % total), int(f"{i:010b}"[::-1], 2)),
+        key=lambda i: (-(weights[i] * total_shares % total_weight), int(f"{i:010b}"[::-1], 2)),
     )
-    for i in by_remainder[: whole - sum(shares)]:
+    for i in by_remainder[: total_shares - sum(shares)]:
         shares[i] += 1
     return shares
 
 
 MAX_ENTRIES = 63
-"""fio takes 64, but complains at the 64th; what is beyond it cuts silently."""
+"""fio reports an error at the 64th entry, and ignores entries beyond it without a message."""
 _SECTOR_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Sizes with their whole percentages, ascending, and what that lost against the exact
-    distribution.
-    """
+    """Sizes with whole percentages, ascending, and their error against the exact distribution."""
 
     entries: tuple[tuple[int, int], ...]
-    moved_share: float
+    mismatch_share: float
     """Total variation distance: the share of operations whose size is not the exact one."""
     mean_bytes: float
 
     def __str__(self) -> str:
-        """Return it as the value of `bssplit`."""
+        """Return the value of fio's `bssplit`."""
         return ":".join(f"{size}/{percent}" for size, percent in self.entries)
 
 
 def split_sizes(direction: DirectionProfile) -> Split:
-    """Return the closest split to the exact sizes of `direction`, which must have operations."""
+    """Return the split closest to the sizes of `direction`, which must have operations."""
     sizes = direction.sizes
     if len(sizes) <= MAX_ENTRIES:
         shares = percentages([s.ops for s in sizes])
@@ -564,56 +580,60 @@ def split_sizes(direction: DirectionProfile) -> Split:
         entries = _slices(sizes, PERCENT)
         if len(entries) > MAX_ENTRIES:
             entries = _slices(sizes, PERCENT // 2)
-    said = [SizeCount(*entry) for entry in entries]
-    return Split(entries, total_variation(sizes, said), mean_bytes(said))
+    rounded_sizes = [SizeCount(*entry) for entry in entries]
+    return Split(entries, total_variation(sizes, rounded_sizes), mean_bytes(rounded_sizes))
 
 
 def _slices(sizes: list[SizeCount], count: int) -> tuple[tuple[int, int], ...]:
-    """Cut the operations, by size, into `count` equal slices, each of its mean size.
+    """Cut the operations, sorted by size, into `count` equal slices, each of its mean size.
 
-    This keeps the mean.
-
-    A size common enough to fill slices keeps them to itself; equal slices are one entry.
+    This preserves the mean size. A frequent size fills whole slices; slices of equal size become
+    one entry.
     """
     total = sum(s.ops for s in sizes)
     entries: dict[int, int] = {}
-    left, index = sizes[0].ops * count, 0
+    remaining_units, index = sizes[0].ops * count, 0
     for _ in range(count):
         # In units of 1 / count operations, so that every slice is whole.
-        need, moved = total, 0
-        while need:
-            taken = min(need, left)
-            moved += taken * sizes[index].io_bytes
-            need, left = need - taken, left - taken
-            if not left and index + 1 < len(sizes):
+        missing_units, slice_bytes = total, 0
+        while missing_units:
+            taken_units = min(missing_units, remaining_units)
+            slice_bytes += taken_units * sizes[index].io_bytes
+            missing_units, remaining_units = (
+                missing_units - taken_units,
+                remaining_units - taken_units,
+            )
+            if not remaining_units and index + 1 < len(sizes):
                 index += 1
-                left = sizes[index].ops * count
-        size = max(_SECTOR_BYTES, round(moved / total / _SECTOR_BYTES) * _SECTOR_BYTES)
+                remaining_units = sizes[index].ops * count
+        size = max(_SECTOR_BYTES, round(slice_bytes / total / _SECTOR_BYTES) * _SECTOR_BYTES)
         entries[size] = entries.get(size, 0) + PERCENT // count
     return tuple(sorted(entries.items()))
 
 
 def cut_long(direction: DirectionProfile, max_io_bytes: int) -> DirectionProfile:
-    """Return `direction` with operations longer than `max_io_bytes` as several, as a replay splits
-    them.
-    """
+    """Split operations longer than `max_io_bytes` into several, as a replay does."""
     counts: dict[int, int] = {}
     for size in direction.sizes:
-        whole, rest = divmod(size.io_bytes, max_io_bytes)
-        for length, parts in ((max_io_bytes, whole), (rest, 1)):
-            if length and parts:
-                counts[length] = counts.get(length, 0) + parts * size.ops
+        full_parts, remainder_bytes = divmod(size.io_bytes, max_io_bytes)
+        for length, count in ((max_io_bytes, full_parts), (remainder_bytes, 1)):
+            if length and count:
+                counts[length] = counts.get(length, 0) + count * size.ops
     sizes = [SizeCount(length, ops) for length, ops in sorted(counts.items())]
     return msgspec.structs.replace(direction, sizes=sizes, ops=sum(s.ops for s in sizes))
 
 
 def total_variation(a: Sequence[SizeCount], b: Sequence[SizeCount]) -> float:
-    """Return the share of operations of `a` that would have to change their size to be distributed
-    as `b`.
+    """Return the total variation distance of two distributions of sizes.
+
+    It is the share of operations of `a` that would have to change size to be distributed as `b`.
     """
-    share = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
+    shares = [{s.io_bytes: s.ops / sum(t.ops for t in side) for s in side} for side in (a, b)]
     return (
-        sum(abs(share[0].get(size, 0) - share[1].get(size, 0)) for size in {*share[0], *share[1]})
+        sum(
+            abs(shares[0].get(size, 0) - shares[1].get(size, 0))
+            for size in {*shares[0], *shares[1]}
+        )
         / 2
     )
 

@@ -1,14 +1,16 @@
-"""Distil any source to a `Profile`.
+"""Extract the `Profile` of a trace, run, ops table, block events, probe result or profile.
 
-A trace, a run or its ops, block events, a probe's result, a profile.
-
-A source with single operations first becomes one file of placed operations in order of time
+A source with single operations is first written as one file of placed operations in order of time
 (`write_ios`), from which all figures are computed. Memory is bounded by the number of objects, not
-of rows. What a source does not tell is null.
+of rows. A figure that the source does not hold is null.
 
-Objects lie in one address space by first fit, which takes two passes over a trace. The first learns
-how long each gets and which are read before they are written (those exist from the start); the
-second allocates and frees extents.
+First fit places the objects in one address space, in two passes over a trace:
+
+    pass 1: for each object, find its largest extent, and whether it is read before it is written
+            (such objects exist from the start)
+    pass 2: place the existing objects; allocate an extent at a write, free it at a delete
+
+Source: own reasoning; first fit as in Knuth, The Art of Computer Programming 1, section 2.5.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ from kvdistill.queries.window import (
     READ,
     WRITE,
     Columns,
-    found_window,
+    find_busiest_window,
+    find_tier_place,
     ordered_rows,
-    place_of,
     tier_rows,
 )
 from kvtrace.core import duckdb, pa, pq, tables
@@ -70,47 +72,47 @@ from kvtrace.core.tables import DENSE_SLACK
 from kvtrace.core.units import format_count
 
 Key = TypeVar("Key")
-WHAT = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
+SOURCE_KINDS = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
 _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "profile.json")
 
 
 def distil_source(
     path: Path, tier: str | None, limit: Limit, scratch: Path, folder: ScratchFolder | None = None
 ) -> Distilled:
-    """Distil the source at `path`, up to `limit`; `tier` may be null where there is only one.
+    """Extract the profile of the source at `path`, within `limit`.
 
-    Temporary files go into the folder `scratch`, which lasts as long as `folder` is held if that is
-    given. Memory is bounded by the number of objects, not of rows.
+    `tier` may be null if there is only one. Temporary files go into the folder `scratch`; `folder`,
+    if given, keeps it alive. Memory is bounded by the number of objects, not of rows.
 
-    ConfigError if there is no such tier, several to choose from, or an option that the source has
-    no use for. TraceError if the file is missing, damaged or none that can be distilled, or the
-    tier has no reads or writes.
+    ConfigError if the tier does not exist or is ambiguous, or an option does not apply to the
+    source. TraceError if the file is missing, damaged or of another kind, or the tier has no reads
+    or writes.
     """
     file = file_of(path)
     if file.suffix == ".json":
         if str(limit):
-            raise ConfigError(
-                f"--limit: {file} has statistics alone, no operations to take the first of"
-            )
-        return _kept(_profile_in(file, tier), None, Limit(), path, tier, folder)
+            raise ConfigError(f"--limit: {file} holds statistics only, and no operations")
+        return _with_operations(_read_profile(file, tier), None, Limit(), path, tier, folder)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
-        raise TraceError(f"holds the table {table.name}, which has no I/O; take {WHAT}", path=file)
+        raise TraceError(
+            f"holds the table {table.name}, which has no I/O; use {SOURCE_KINDS}", path=file
+        )
     source = (
-        _of_trace(file, tier)
+        _trace_source(file, tier)
         if table is TRACE
-        else (_of_ops if table is OPS else _of_blocks)(file, tier, scratch)
+        else (_ops_source if table is OPS else _blocks_source)(file, tier, scratch)
     )
-    limit = found_window(limit, lambda: source.rows(Limit()))
-    whose = (
-        f"what --from, --to, --busiest and --limit leave of {source.whose}"
+    limit = find_busiest_window(limit, lambda: source.rows(Limit()))
+    operations_name = (
+        f"the window (--from, --to, --busiest, --limit) of {source.operations_name}"
         if str(limit)
-        else source.whose
+        else source.operations_name
     )
     ios = scratch / "ios.parquet"
     try:
-        place = lie if source.kind is SourceKind.BLOCKS else place_objects
-        space, stray_deletes = place(lambda: source.rows(limit), ios, whose)
+        place = write_placed_rows if source.kind is SourceKind.BLOCKS else place_objects
+        space, stray_deletes = place(lambda: source.rows(limit), ios, operations_name)
     except TraceError as error:
         if error.path is None:
             raise TraceError(str(error), path=file) from None
@@ -122,9 +124,9 @@ def distil_source(
         model=source.meta.model_name,
         limit=str(limit),
         notes=[*source.meta.notes, *source.notes],
-        **{name: getattr(source.meta, name) for name in _OF_META},
+        **{name: getattr(source.meta, name) for name in _META_FIELDS},
     )
-    # A part of the events has a part of the flushes: which, is not looked at.
+    # Flushes are counted for the whole source only, so they are unknown within a window.
     flushes = None if str(limit) else source.flushes
     profile = profile_of(
         ios,
@@ -136,10 +138,10 @@ def distil_source(
         stray_delete_ops=stray_deletes,
         flush_ops=flushes,
     )
-    return _kept(profile, ios, limit, path, tier, folder)
+    return _with_operations(profile, ios, limit, path, tier, folder)
 
 
-def _kept(
+def _with_operations(
     profile: Profile,
     ios: Path | None,
     limit: Limit,
@@ -147,40 +149,41 @@ def _kept(
     tier: str | None,
     folder: ScratchFolder | None,
 ) -> Distilled:
-    """Return `profile` with its operations, of which it knows where they are."""
+    """Set the file of `profile`'s operations, and return both."""
     operations = SourceOperations(ios, limit, path.absolute(), tier, folder)
     profile.keep_operations(operations)
-    return distilled_of(profile)
+    return with_operations(profile)
 
 
-def distilled_of(profile: Profile) -> Distilled:
+def with_operations(profile: Profile) -> Distilled:
     """Return `profile` with its operations, if this process has them."""
-    found = profile.operations
-    if found is None:
+    operations = profile.operations
+    if operations is None:
         return Distilled(profile, None)
-    return Distilled(profile, found.ios, found.limit, found.source, found.tier)
+    return Distilled(profile, operations.ios, operations.limit, operations.source, operations.tier)
 
 
-def _profile_in(file: Path, tier: str | None) -> Profile:
-    """Return the profile that a JSON file is, or that of a probe's histograms."""
+def _read_profile(file: Path, tier: str | None) -> Profile:
+    """Read a profile.json, or build the profile of a probe.json."""
     content = read_json(file, object)
     if not isinstance(content, dict) or "origin" not in content:
         profile = distil_probe(file)
     else:
         if (form := content.get("format")) != FORMAT:
             raise TraceError(
-                f"a profile of format {form}, which this version does not know", path=file
+                f"a profile of format {form}; this version reads format {FORMAT}: extract it again",
+                path=file,
             )
-        profile = read_json(file, Profile, misfit="no profile of kvdistill: {}")
+        profile = read_json(file, Profile, misfit="not a profile of kvdistill: {}")
     if tier is not None and tier != profile.tier:
         raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
     return profile
 
 
 def file_of(path: Path) -> Path:
-    """Return the file that is distilled of the source at `path`, which may be a folder.
+    """Return the file to read for the source at `path`, which may be a folder.
 
-    ConfigError if it has none.
+    ConfigError if the folder holds none.
     """
     if not path.is_dir():
         return path
@@ -193,9 +196,9 @@ def file_of(path: Path) -> Path:
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
-_OF_THE_REPLAY = (LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY)
+_REPLAYER_LIMITS = (LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY)
 _ORDERED = "ordered.parquet"
-_OF_META = ("program", "version", "config_sha256", "preset", "seed", "is_simulated")
+_META_FIELDS = ("program", "version", "config_sha256", "preset", "seed", "is_simulated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +211,7 @@ class Distilled:
     profile: Profile
     ios: Path | None
     limit: Limit = Limit()  # noqa: RUF009 - frozen
-    """The window of the source that it is of."""
+    """The window of the source that was read."""
     source: Path | None = None
     """The file or folder that was distilled; null if that is not known."""
     tier: str | None = None
@@ -217,7 +220,7 @@ class Distilled:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """The operations of one tier or disk, in order of time, and what else its file says."""
+    """The operations of one tier or disk, in order of time, with facts from its file."""
 
     kind: SourceKind
     meta: Metadata
@@ -228,20 +231,20 @@ class _Source:
     flushes: int | None = None
 
     @property
-    def whose(self) -> str:
-        """What it is of, for errors."""
+    def operations_name(self) -> str:
+        """The tier or device by name, for error messages."""
         return f"{'device' if self.kind is SourceKind.BLOCKS else 'tier'} {self.tier!r}"
 
 
 def view_ios(db: duckdb.DuckDBPyConnection, ios: Path) -> None:
-    """Make `db`'s view `ios`, whose `row` says in which order operations of one instant are."""
+    """Create the view `ios` in `db`; its column `row` orders operations of one instant."""
     db.execute(
         f"CREATE VIEW ios AS SELECT *, file_row_number AS row FROM read_parquet({literal(ios)})"
     )
 
 
 class SourceFacts(TypedDict, total=False):
-    """Fields of a profile that its operations do not tell."""
+    """Fields of a profile that cannot be computed from its operations."""
 
     origin: Origin
     tier: str
@@ -254,7 +257,7 @@ class SourceFacts(TypedDict, total=False):
 def profile_of(ios: Path, scratch: Path, **facts: Unpack[SourceFacts]) -> Profile:
     """Return the profile of the operations at `ios`, which must hold a read or write.
 
-    `facts` are the fields that the operations do not tell.
+    `facts` supplies the fields that cannot be computed from the operations.
     """
     with connect(scratch) as db:
         describe = partial(_direction_profile, db)
@@ -300,18 +303,18 @@ def _direction_profile(
     process: int | None = None,
     has_zones: bool = True,
 ) -> DirectionProfile:
-    which = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
-    rows = query(db, "profile_sizes", **which)
+    filters = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
+    rows = query(db, "profile_sizes", **filters)
 
     def counted(name: str) -> list[SizeCount]:
-        found = Counter[int]()
+        counts = Counter[int]()
         for row in rows:
-            found[row[name]] += row["ops"]
-        return [SizeCount(length, ops) for length, ops in sorted(found.items())]
+            counts[row[name]] += row["ops"]
+        return [SizeCount(length, ops) for length, ops in sorted(counts.items())]
 
     zones = []
     if has_zones:
-        starts = query_table(db, "profile_starts", granule_bytes=GRANULE_BYTES, **which)
+        starts = query_table(db, "profile_addresses", granule_bytes=GRANULE_BYTES, **filters)
         zones = equal_mass_zones(
             starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES
         )
@@ -327,27 +330,27 @@ def _direction_profile(
 
 
 def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> ArrivalProfile | None:
-    """Return when reads and writes came; null if all share one instant."""
+    """Return the arrival figures of reads and writes; null if all share one instant."""
     if not span_ns:
         return None
     bucket_ns = -(-(span_ns + 1) // BUCKETS)
-    # A bucket without a row is one in which nothing came.
-    held = {
+    # A bucket without operations has no row.
+    rows_by_bucket = {
         row["bucket"]: row
         for row in query(db, "profile_rates", start_ns=start_ns, bucket_ns=bucket_ns)
     }
-    whole = [held.get(bucket, {}) for bucket in range(max(held) + 1)]
+    buckets = [rows_by_bucket.get(bucket, {}) for bucket in range(max(rows_by_bucket) + 1)]
     names = ("read_ops", "write_ops", "read_bytes", "write_bytes")
-    found, windows = query(db, "profile_gaps"), query(db, "profile_windows", start_ns=start_ns)
+    rows, windows = query(db, "profile_gaps"), query(db, "profile_windows", start_ns=start_ns)
     bursts, gaps = (
-        [row for row in found if row["measure"] == measure] for measure in ("burst", "gap")
+        [row for row in rows if row["measure"] == measure] for measure in ("burst", "gap")
     )
     slots = (
         [Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps)
     )
     return ArrivalProfile(
         bucket_ns=bucket_ns,
-        **{name: [row.get(name, 0) for row in whole] for name in names},
+        **{name: [row.get(name, 0) for row in buckets] for name in names},
         instants=sum(row["instants"] for row in bursts),
         bursts=next(slots),
         gaps=next(slots),
@@ -376,48 +379,53 @@ def _depth_and_idle(
     return depth, Idle(**{name: idle[name] for name in Idle.__struct_fields__})
 
 
-_NO_OFFSETS = "operations are taken from the start of their object: a replay's ops hold no offsets"
-_WARM_UP = "the run's warm-up is part of this"
-_PACKED = "addresses are compacted: unused stretches of 1 MiB are left out"
+_NO_OFFSETS = "a replay's ops hold no offsets: operations are assumed at the start of their object"
+_WARM_UP = "the run's warm-up is included"
+_PACKED = "addresses are compacted: unused ranges of 1 MiB and more are removed"
 
 
-def _of_trace(file: Path, tier: str | None) -> _Source:
-    """Return what a trace asks of `tier`."""
+def _trace_source(file: Path, tier: str | None) -> _Source:
+    """Return the operations of a trace on `tier`."""
     reader = tables.open_table(file, TRACE)
     names = [t.name for t in reader.meta.tiers]
     if not tier and len(names) != 1:
-        raise ConfigError(f"{file}: say which tier with --tier; there is {', '.join(names)}")
+        raise ConfigError(f"{file}: choose a tier with --tier: {', '.join(names)}")
     name = tier or names[0]
-    rows = partial(tier_rows, reader, place_of(reader.meta, name), columns=_COLUMNS)
+    rows = partial(tier_rows, reader, find_tier_place(reader.meta, name), columns=_COLUMNS)
     return _Source(SourceKind.TRACE, reader.meta, name, rows)
 
 
-def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
-    """Return what a replay completed on `tier`, by when it was submitted."""
+def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
+    """Return the operations that a replay completed on `tier`, ordered by submission."""
     meta = tables.checked(ops, OPS).meta
     run, ordered = find_run(ops.parent), scratch / _ORDERED
-    # An import may have its trace beside it, row by row; that of a replay may lie anywhere.
+    # An import writes its trace next to its ops, row by row; a replay's trace may be anywhere.
     trace, offsets = ops.with_name("trace.parquet"), "SELECT -1 AS row, 0 AS offset_bytes"
     if has_offsets := meta.program == "kvdistill" and trace.is_file():
         offsets = f"SELECT file_row_number AS row, offset_bytes FROM read_parquet({literal(trace)})"
     with connect(scratch) as db:
-        _view_measured(db, ops)
+        _create_view(db, ops)
         db.execute(f"CREATE VIEW offsets AS {offsets}")
-        used = query(db, "measured_tiers")
-        name, of = _chosen(tier, [meta.tiers[row["tier"]].name for row in used], used, ops)
+        tier_rows_used = query(db, "measured_tiers")
+        name, tier_row = _choose_tier(
+            tier, [meta.tiers[row["tier"]].name for row in tier_rows_used], tier_rows_used, ops
+        )
         _number_objects(db)
-        write_query(db, "measured_ops", ordered, tier=of["tier"])
-    left = (
-        f"{format_count(of['left_ops'])} reads and writes failed or were not reached: they are"
-        " left out"
+        write_query(db, "measured_ops", ordered, tier=tier_row["tier"])
+    omitted_note = (
+        f"{format_count(tier_row['left_ops'])} reads and writes failed or were not reached, and are"
+        " omitted"
     )
-    notes = [*([left] if of["left_ops"] else []), *([] if has_offsets else [_NO_OFFSETS])]
+    notes = [
+        *([omitted_note] if tier_row["left_ops"] else []),
+        *([] if has_offsets else [_NO_OFFSETS]),
+    ]
     notes += [_WARM_UP] if run is not None and run.summary.warmup is not None else []
     notes += [] if run is None else computing_notes(run.trace.metadata.notes)
-    judged = None if run is None else run.summary.judgement
-    if judged is not None and judged.tier == name and judged.cause in _OF_THE_REPLAY:
+    judgement = None if run is None else run.summary.judgement
+    if judgement is not None and judgement.tier == name and judgement.cause in _REPLAYER_LIMITS:
         notes.append(
-            f"kvreplay's host, not {name}, was the limit of the run ({judged.reason}): fio may be"
+            f"the host, not {name}, was the bottleneck of the run ({judgement.reason}): fio may be"
             " faster"
         )
     data = None
@@ -428,18 +436,18 @@ def _of_ops(ops: Path, tier: str | None, scratch: Path) -> _Source:
     return _Source(SourceKind.OPS, meta, name, partial(ordered_rows, ordered), notes, data)
 
 
-def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
-    """Return the reads, writes and discards that `device` was issued; the tier is the device."""
+def _blocks_source(blocks: Path, device: str | None, scratch: Path) -> _Source:
+    """Return the reads, writes and discards issued to `device`, which is the profile's tier."""
     meta, ordered = tables.checked(blocks, BLOCKS).meta, scratch / _ORDERED
     with connect(scratch) as db:
-        _view_measured(db, blocks)
+        _create_view(db, blocks)
         names = [row["device"] for row in query(db, "measured_devices")]
-        name, _index = _chosen(device, names, names, blocks)
+        name, _index = _choose_tier(device, names, names, blocks)
         processes, left_ops = _processes(db, name)
         write_query(db, "measured_blocks", ordered, device=name, processes=processes)
         flushes = query(db, "measured_flushes", device=name, processes=processes)[0]["flushes"]
-    left = (
-        [f"{format_count(left_ops)} requests of processes that did very little are left out"]
+    notes = (
+        [f"{format_count(left_ops)} requests of processes with very little I/O are omitted"]
         if left_ops
         else []
     )
@@ -448,23 +456,25 @@ def _of_blocks(blocks: Path, device: str | None, scratch: Path) -> _Source:
         meta,
         name,
         partial(ordered_rows, ordered),
-        [_PACKED, *left],
+        [_PACKED, *notes],
         flushes=flushes,
     )
 
 
 def _processes(db: duckdb.DuckDBPyConnection, device: str) -> tuple[list[int] | None, int]:
-    """Return the processes that `device` is distilled for, null for all, and the reads and writes
-    of the others.
-    """
+    """Return the processes of the workload on `device` (null: all), and the others' operations."""
     rows = query(db, "measured_processes", device=device)
-    kept = [row["process"] for row in rows if row["is_of_workload"]]
-    if not kept or len(kept) == len(rows) or len(kept) > MAX_PROCESSES:
+    workload_processes = [row["process"] for row in rows if row["is_of_workload"]]
+    if (
+        not workload_processes
+        or len(workload_processes) == len(rows)
+        or len(workload_processes) > MAX_PROCESSES
+    ):
         return None, 0
-    return kept, sum(row["ops"] for row in rows if not row["is_of_workload"])
+    return workload_processes, sum(row["ops"] for row in rows if not row["is_of_workload"])
 
 
-def _view_measured(db: duckdb.DuckDBPyConnection, path: Path) -> None:
+def _create_view(db: duckdb.DuckDBPyConnection, path: Path) -> None:
     if not path.name.endswith(".parquet"):
         raise ConfigError(
             f"{path}: not a Parquet file; convert it first: kvtrace convert trace.csv.zst"
@@ -474,15 +484,15 @@ def _view_measured(db: duckdb.DuckDBPyConnection, path: Path) -> None:
 
 
 def _number_objects(db: duckdb.DuckDBPyConnection) -> None:
-    """Give the objects of `measured` dense numbers, unless they have.
+    """Renumber the objects of the view `measured` densely, unless they are dense already.
 
-    The rows then bound what is kept by number.
-
-    Those of a part of a long trace may be numbered far above its rows, and those of a damaged one
-    anyhow.
+    Arrays by object then take memory in proportion to the rows. A window of a long trace may have
+    numbers far above its rows, and a damaged trace any numbers.
     """
-    ((rows, most),) = db.execute("SELECT count(*), max(object_id) FROM measured").fetchall()
-    if not rows or most <= rows + DENSE_SLACK:
+    ((rows, max_object_id),) = db.execute(
+        "SELECT count(*), max(object_id) FROM measured"
+    ).fetchall()
+    if not rows or max_object_id <= rows + DENSE_SLACK:
         return
     db.execute("ALTER VIEW measured RENAME TO unnumbered")
     db.execute(
@@ -495,22 +505,26 @@ def _number_objects(db: duckdb.DuckDBPyConnection) -> None:
     )
 
 
-def _chosen(tier: str | None, names: list[str], keys: Sequence[Key], path: Path) -> tuple[str, Key]:
+def _choose_tier(
+    tier: str | None, names: list[str], keys: Sequence[Key], path: Path
+) -> tuple[str, Key]:
     if not names:
-        raise TraceError("no read or write completed: there is no job to write", path=path)
+        raise TraceError("no read or write completed, so there is no I/O to profile", path=path)
     if tier is None and len(names) == 1:
         return names[0], keys[0]
     if tier not in names:
-        what = f"no tier or device {tier!r} did I/O here" if tier else "say which with --tier"
-        raise ConfigError(f"{path}: {what}; there is {', '.join(names)}")
+        problem = (
+            f"no tier or device {tier!r} has I/O here" if tier else "choose a tier with --tier"
+        )
+        raise ConfigError(f"{path}: {problem}: {', '.join(names)}")
     return tier, keys[names.index(tier)]
 
 
 _PROBE_NOTES = (
-    "requests of the block layer, after splits and merges: not the objects that were asked for",
+    "requests of the block layer, after splits and merges: not objects of the application",
     (
-        "histograms hold no order: no arrivals, places, reuse or phases; blocks.parquet does (probe"
-        " without --histograms-only)"
+        "histograms hold no arrivals, offsets, reuse or phases; blocks.parquet does (probe without"
+        " --histograms-only)"
     ),
 )
 
@@ -518,31 +532,33 @@ _PROBE_NOTES = (
 def distil_probe(path: Path) -> Profile:
     """Return the profile of the probe.json at `path`.
 
-    TraceError if it is none, or holds no reads or writes.
+    TraceError if it is another file, or holds no reads or writes.
     """
-    probe = read_json(path, ProbeFile, misfit="no probe.json of kvreplay probe: {}")
+    probe = read_json(path, ProbeFile, misfit="not a probe.json of kvreplay probe: {}")
     if probe.program is None or probe.version is None or probe.config_sha256 is None:
         raise TraceError(
-            "no probe.json of kvreplay probe: it does not say what wrote it, and how", path=path
+            "not a probe.json of kvreplay probe: program, version or config_sha256 is missing",
+            path=path,
         )
     if probe.duration_ns is None:
-        why = (
-            "holds no duration and no exact sizes (bpftrace prints neither), so a job has no rate"
+        reason = (
+            "holds no duration and no exact sizes (bpftrace prints neither), so a job would have no rate"
             " and no sizes"
         )
         raise TraceError(
-            f"{why}; distil what kvreplay probe or an imported blkparse text holds", path=path
+            f"{reason}; use a result of kvreplay probe, or an imported blkparse text", path=path
         )
-    for name, of in probe.block.directions.items():
-        if name != "flush" and None in (of.issued, of.issued_bytes):
+    for direction, figures in probe.block.directions.items():
+        if direction != "flush" and None in (figures.issued, figures.issued_bytes):
             raise TraceError(
-                f"no probe.json of kvreplay probe: it did not count its {name} requests", path=path
+                f"not a probe.json of kvreplay probe: {direction} requests were not counted",
+                path=path,
             )
     read, write, discard, flush = map(
         probe.block.directions.get, ("read", "write", "discard", "flush")
     )
     if not _issued(read) + _issued(write):
-        raise TraceError("no reads or writes: there is no job to write", path=path)
+        raise TraceError("no reads or writes, so there is no I/O to profile", path=path)
     return Profile(
         origin=Origin(
             kind=SourceKind.PROBE,
@@ -578,14 +594,14 @@ def distil_probe(path: Path) -> Profile:
     )
 
 
-def _issued(moved: DirectionFigures | None) -> int:
-    return 0 if moved is None else moved.issued or 0
+def _issued(figures: DirectionFigures | None) -> int:
+    return 0 if figures is None else figures.issued or 0
 
 
-def _probe_direction(moved: DirectionFigures | None) -> DirectionProfile:
+def _probe_direction(figures: DirectionFigures | None) -> DirectionProfile:
     sizes = [
         SizeCount(size.bytes, size.count)
-        for size in ([] if moved is None else moved.block_sizes)
+        for size in ([] if figures is None else figures.block_sizes)
         if size.bytes
     ]
     total = sum(size.io_bytes * size.ops for size in sizes)
@@ -601,41 +617,49 @@ def _probe_direction(moved: DirectionFigures | None) -> DirectionProfile:
 def _depth_by_rate(
     read: DirectionFigures | None, write: DirectionFigures | None, duration_ns: int
 ) -> DepthProfile | None:
-    """Return the depth by Little's law.
+    """Return the queue depth by Little's law: rate times mean time queued and in the device.
 
-    Mean time queued and in the device times the rate; null where none was seen.
+    Null if no request was timed.
     """
-    busy, known = (
+    busy_ns, directions = (
         [0.0, 0.0],
-        [(at, moved) for at, moved in enumerate((read, write)) if moved is not None],
+        [(index, figures) for index, figures in enumerate((read, write)) if figures is not None],
     )
-    for at, moved in known:
-        if not duration_ns or (moved.issued and moved.d2c.mean_ns is None):
+    for index, figures in directions:
+        if not duration_ns or (figures.issued and figures.d2c.mean_ns is None):
             return None
-        busy[at] = sum((times.mean_ns or 0) * times.count for times in (moved.d2c, moved.q2d))
+        busy_ns[index] = sum(
+            (times.mean_ns or 0) * times.count for times in (figures.d2c, figures.q2d)
+        )
     return DepthProfile(
-        mean=sum(busy) / duration_ns,
-        read_mean=busy[0] / duration_ns,
-        write_mean=busy[1] / duration_ns,
+        mean=sum(busy_ns) / duration_ns,
+        read_mean=busy_ns[0] / duration_ns,
+        write_mean=busy_ns[1] / duration_ns,
         max=max(
-            (d.in_flight for _, moved in known for d in moved.in_flight_at_dispatch), default=0
+            (
+                depth.in_flight
+                for _, figures in directions
+                for depth in figures.in_flight_at_dispatch
+            ),
+            default=0,
         ),
         shares=[],
-        timed_share=sum(moved.d2c.count for _, moved in known) / (_issued(read) + _issued(write)),
+        timed_share=sum(figures.d2c.count for _, figures in directions)
+        / (_issued(read) + _issued(write)),
     )
 
 
 ROW_GROUP_ROWS = 1 << 17
 
 
-def write_ios(path: Path, parts: Iterable[Columns], whose: str) -> None:
-    """Write placed operations, which must be in order of time.
+def write_ios(path: Path, batches: Iterable[Columns], operations_name: str) -> None:
+    """Write batches of placed operations, in order of time, as Parquet.
 
     Columns: ts_ns, op (code), address and io_bytes (whole sectors or pages; 0 for a delete),
     length_bytes, request_id and stage (-1 for null), completed_ns (null if not timed), process (-1
-    if unknown); what is left out is null.
+    if unknown). A missing column is null.
 
-    TraceError if none of them, which are those of `whose`, is a read or write.
+    TraceError, which names `operations_name`, if there is no read or write.
     """
     names = "ts_ns op address io_bytes length_bytes request_id stage completed_ns process"
     schema = pa.schema(
@@ -643,27 +667,29 @@ def write_ios(path: Path, parts: Iterable[Columns], whose: str) -> None:
     )
     rows = moving = deletes = 0
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as out:
-        for part in parts:
-            rows += (count := len(part["op"]))
-            deletes += int((is_delete := part["op"] == DELETE).sum())
-            moving += int(((part["io_bytes"] > 0) & ~is_delete).sum())
-            # A time that is not known comes as NaN.
-            absent = dict.fromkeys(schema.names, np.full(count, -1)) | {
+        for batch in batches:
+            rows += (count := len(batch["op"]))
+            deletes += int((is_delete := batch["op"] == DELETE).sum())
+            moving += int(((batch["io_bytes"] > 0) & ~is_delete).sum())
+            # An unknown completion time is NaN.
+            defaults = dict.fromkeys(schema.names, np.full(count, -1)) | {
                 "completed_ns": np.full(count, np.nan)
             }
-            whole = absent | part
-            columns = {
-                field.name: pa.array(whole[field.name], field.type, from_pandas=True)
+            columns = defaults | batch
+            arrays = {
+                field.name: pa.array(columns[field.name], field.type, from_pandas=True)
                 for field in schema
             }
-            out.write_table(pa.table(columns, schema=schema), row_group_size=ROW_GROUP_ROWS)
+            out.write_table(pa.table(arrays, schema=schema), row_group_size=ROW_GROUP_ROWS)
     if not moving:
         but = "" if not rows else ", only deletes" if deletes == rows else " that moved data"
-        raise TraceError(f"{whose} has no reads or writes{but}: there is no job to write")
+        raise TraceError(
+            f"{operations_name} has no reads or writes{but}, so there is no I/O to profile"
+        )
 
 
 GRANULE_BYTES = 4096
-"""Objects begin at multiples of this and are as long: a page, and the largest common sector."""
+"""Objects are aligned and padded to this: a page, and the largest common sector."""
 
 _SPACE_BYTES = 1 << 62
 _TOTALS = np.dtype(
@@ -691,27 +717,27 @@ _place = function(
 
 @dataclass(frozen=True, slots=True)
 class Objects:
-    """Facts of a tier's objects after the first pass, by object id."""
+    """Figures of a tier's objects after the first pass, indexed by object id."""
 
     reserved_bytes: NDArray[np.int64]
-    """Longest extent ever touched, in whole granules; 0 if never read or written."""
+    """Largest extent of each object, in whole granules; 0 if never read or written."""
     prior: NDArray[np.int64]
-    """Objects read before they are written, in order of their first read."""
+    """Ids of objects read before they are written, in order of their first read."""
 
 
 def survey(rows: Rows) -> Objects:
-    """Return the facts of the objects in `rows`."""
+    """Make the first pass over `rows`."""
     ends = np.zeros(1 << 16, dtype=np.int64)
-    known = np.zeros(1 << 16, dtype=np.int8)
+    states = np.zeros(1 << 16, dtype=np.int8)
     prior: list[NDArray[np.int64]] = []
-    for part in rows():
-        objects = part["object_id"]
-        columns, found = _row_columns(part), np.empty(len(objects), dtype=np.int64)
+    for batch in rows():
+        objects = batch["object_id"]
+        columns, first_reads = _row_columns(batch), np.empty(len(objects), dtype=np.int64)
         if objects.max() >= len(ends):
-            more = max(int(objects.max()) + 1 - len(ends), len(ends))
-            ends, known = np.pad(ends, (0, more)), np.pad(known, (0, more))
-        count = _survey(len(objects), *columns, ends, known, found)
-        prior.append(found[:count].copy())
+            extra = max(int(objects.max()) + 1 - len(ends), len(ends))
+            ends, states = np.pad(ends, (0, extra)), np.pad(states, (0, extra))
+        count = _survey(len(objects), *columns, ends, states, first_reads)
+        prior.append(first_reads[:count].copy())
     reserved = -(-ends // GRANULE_BYTES) * GRANULE_BYTES
     _require_fits(reserved.sum(dtype=np.float64) <= MOST)
     return Objects(reserved, np.concatenate(prior) if prior else np.empty(0, np.int64))
@@ -722,25 +748,23 @@ def _require_fits(fits: bool) -> None:
         raise TraceError("the objects together are longer than 2^62 bytes", column="offset_bytes")
 
 
-def _row_columns(part: Columns) -> list[NDArray[np.int64]]:
-    return [np.ascontiguousarray(part[name], dtype) for name, dtype in _ROWS.items()]
+def _row_columns(batch: Columns) -> list[NDArray[np.int64]]:
+    return [np.ascontiguousarray(batch[name], dtype) for name, dtype in _ROWS.items()]
 
 
 Rows = Callable[[], Iterator[Columns]]
 
 
-def place_objects(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
-    """Place the objects of `rows`, which are those of `whose`, by first fit.
+def place_objects(rows: Rows, ios: Path, operations_name: str) -> tuple[AddressSpace, int]:
+    """Place the objects of `rows` by first fit, and write the operations to `ios`.
 
-    Write the operations to `ios`.
+    Returns the address space after the last operation, and the number of deletes of objects that
+    did not exist. `operations_name` names the rows in errors.
 
-    Returns the address space after the last one, and the deletes of objects that were not there.
-
-    TraceError if the rows cannot be, no free extent is large enough, or none of them is a read or
-    write.
+    TraceError if the rows are damaged, no free extent is large enough, or none is a read or write.
     """
     objects, totals = survey(rows), np.zeros(1, _TOTALS)
-    write_ios(ios, _placed(rows, objects, totals), whose)
+    write_ios(ios, _placed(rows, objects, totals), operations_name)
     live_bytes, peak_bytes, _, peak_objects, span_bytes, stray_deletes = totals[0].tolist()
     space = AddressSpace(
         span_bytes=span_bytes,
@@ -765,28 +789,25 @@ def _placed(rows: Rows, objects: Objects, totals: NDArray[np.void]) -> Iterator[
         _require_fits(
             _place_prior(space, len(objects.prior), objects.prior, reserved, base, totals)
         )
-        for part in rows():
-            count = len(part["op"])
+        for batch in rows():
+            count = len(batch["op"])
             address, io_bytes = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
-            of = (reserved, len(reserved), base, totals)
-            _require_fits(_place(space, count, *_row_columns(part), *of, address, io_bytes))
-            yield part | {"address": address, "io_bytes": io_bytes}
+            state = (reserved, len(reserved), base, totals)
+            _require_fits(_place(space, count, *_row_columns(batch), *state, address, io_bytes))
+            yield batch | {"address": address, "io_bytes": io_bytes}
     finally:
         _space_close(space)
 
 
-def lie(rows: Rows, ios: Path, whose: str) -> tuple[AddressSpace, int]:
-    """Write `rows`, which say where they lie, to `ios`.
-
-    Return and raise what `place_objects` does.
-    """
+def write_placed_rows(rows: Rows, ios: Path, operations_name: str) -> tuple[AddressSpace, int]:
+    """Write `rows`, which hold addresses, to `ios`; returns and raises as `place_objects`."""
     end = 0
 
-    def parts() -> Iterator[Columns]:
+    def batches() -> Iterator[Columns]:
         nonlocal end
-        for part in rows():
-            end = max(end, int((part["address"] + part["length_bytes"]).max()))
-            yield part
+        for batch in rows():
+            end = max(end, int((batch["address"] + batch["length_bytes"]).max()))
+            yield batch
 
-    write_ios(ios, parts(), whose)
+    write_ios(ios, batches(), operations_name)
     return AddressSpace(span_bytes=end, peak_reserved_bytes=end, prior_objects=0, prior_bytes=0), 0

@@ -1,15 +1,20 @@
-"""The simplest models that together explain a source's operations.
+"""Fit streams to a source's operations: the simplest models that together describe them.
 
-By process, by phase, by direction.
+    for each process (all as one if none are named, or more than `MAX_PROCESSES`):
+        cut its time into phases of constant mix and, in an open loop, constant rate
+        for each phase:
+            if reads and writes share one closed loop, or one skewed set of addresses: one stream
+            else: one stream a direction
+            fit each stream's arrivals (a `Loop`) and addresses (`Places`)
 
-A process is a stream of its own where the source names processes. Each stream has
+- Phases: a likelihood-ratio test finds changes of the mix or rate beyond chance and noise.
+- Arrivals: a closed loop keeps a queue depth, and each completion admits one more operation. An
+  open loop issues at its own times, whatever is in flight.
+- Addresses: sequential runs first; the random remainder is without replacement, uniform, zipf,
+  pareto, or else zones. A law fits if draws from it use addresses as unevenly as the source does.
+  Zipf and pareto are fio's own generators, whose ranks are hashed over the addresses.
 
-- phases: cut where a likelihood-ratio test finds a change of mix, or of an open loop's rate, beyond chance and noise;
-- a loop: who sets the pace. A closed loop keeps a depth, each completion lets one more in; an open one issues at its
-  times, whatever is in flight. A closed loop over both directions is one stream; an open one is a stream a direction;
-- places: sequential runs first, then each place once, uniform, zipf, pareto, or else zones. A law is kept if draws
-  from it are used as unevenly as the source's places; zipf and pareto are fio's own generators, hashed over the
-  places.
+Source: own reasoning; each test names its statistic.
 """
 
 from __future__ import annotations
@@ -28,384 +33,426 @@ from kvdistill.queries.window import READ, WRITE, Columns
 from kvtrace.core import duckdb
 
 BUCKETS = 240
-"""Stretches of equal time that the rate is given for."""
+"""Buckets of equal time, for which a rate is counted."""
 MAX_OPS = 1_000_000
-"""The most operations of a stream that a model is fitted to, its first ones, which bounds memory.
-"""
+"""A model is fitted to at most this many operations of a stream, the first ones; bounds memory."""
 MAX_PROCESSES = 8
-"""More are taken together as one."""
+"""More processes than this are modelled as one."""
 _MIN_OPS = 20
-"""Fewer tell nothing of a distribution."""
+"""Smallest sample from which a distribution is fitted."""
 FAST = 8
-"""Bursts are fitted for a drive of so many times the source's mean rate.
+"""Bursts are fitted to the queue on a drive of this multiple of the source's mean rate.
 
-What it has not done of one burst when the next comes waits with that. On drives of 4 to 32 times
-the rate, as much is in flight as in the source within 25 %.
+Operations of one burst that are not complete when the next arrives queue with it. On drives of 4 to
+32 times the rate, the job's operations in flight are within 25 % of the source's.
 """
 _COUPLED_KS = 0.15
 _SAME_PLACES = 0.5
 
 Describe = Callable[[int, int, int, int | None, bool], DirectionProfile]
-"""Op, first and last time, process, and whether zones are wanted."""
+"""A function of op, first and last time in ns, process, and whether to compute zones."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A process (null for all) from `from_ns` to `to_ns`, both included."""
+class _Window:
+    """A time window, `from_ns` to `to_ns` inclusive, of a process (of all if null)."""
 
     process: int | None
     from_ns: int
     to_ns: int
 
 
-Times = NDArray[np.int64] | NDArray[np.float64]
-"""Times in ns; floating point where some are not known, which are NaN."""
+CompletionTimes = NDArray[np.int64] | NDArray[np.float64]
+"""Completion times in ns; floating point if some are unknown, which are NaN."""
 
 
 def fit_streams(db: duckdb.DuckDBPyConnection, start_ns: int, describe: Describe) -> list[IoStream]:
-    """Return the streams of the view `ios`, by when they begin.
+    """Return the streams of the view `ios`, ordered by their start.
 
-    `start_ns` is its first read's or write's time.
+    `start_ns` is the time of the first read or write.
     """
-    found: list[IoStream] = []
+    streams: list[IoStream] = []
     rows = query(db, "profile_processes")
-    parts = [_Part(row["process"], row["first_ns"], row["last_ns"]) for row in rows]
+    windows = [_Window(row["process"], row["first_ns"], row["last_ns"]) for row in rows]
     if len(rows) > MAX_PROCESSES or len(rows) == 1:
-        parts = [
-            _Part(None, min(part.from_ns for part in parts), max(part.to_ns for part in parts))
+        windows = [
+            _Window(
+                None,
+                min(window.from_ns for window in windows),
+                max(window.to_ns for window in windows),
+            )
         ]
-    span_ns = max(part.to_ns for part in parts) - min(part.from_ns for part in parts)
+    span_ns = max(window.to_ns for window in windows) - min(window.from_ns for window in windows)
     drain_per_ns = FAST * sum(row["ops"] for row in rows) / max(1, span_ns)
-    for part in parts:
-        for phase in _phases(db, part):
-            found += _phase_streams(db, phase, start_ns, describe, drain_per_ns)
-    found.sort(key=lambda s: (s.start_ns, s.name))
-    names = [s.name for s in found]
+    for window in windows:
+        for phase in _split_phases(db, window):
+            streams += _phase_streams(db, phase, start_ns, describe, drain_per_ns)
+    streams.sort(key=lambda s: (s.start_ns, s.name))
+    names = [s.name for s in streams]
     return [
         (
             msgspec.structs.replace(s, name=f"{s.name}{names[: i + 1].count(s.name)}")
             if names.count(s.name) > 1
             else s
         )
-        for i, s in enumerate(found)
+        for i, s in enumerate(streams)
     ]
 
 
-def _phases(db: duckdb.DuckDBPyConnection, part: _Part) -> list[_Part]:
-    """Return the stretches of `part` that keep one mix and, if no completion sets it, one rate."""
-    span = part.to_ns - part.from_ns
-    if not span:
-        return [part]
-    ops = _operations(db, part)
-    bucket = max(1, -(-(span + 1) // BUCKETS))
-    counts = np.zeros((4, -(-(span + 1) // bucket)), dtype=np.int64)
-    which = {
-        "process": part.process,
-        "start_ns": part.from_ns,
+def _split_phases(db: duckdb.DuckDBPyConnection, process_window: _Window) -> list[_Window]:
+    """Cut a process's time into phases of constant mix and, in an open loop, constant rate."""
+    span_ns = process_window.to_ns - process_window.from_ns
+    if not span_ns:
+        return [process_window]
+    ops = _operations(db, process_window)
+    bucket_ns = max(1, -(-(span_ns + 1) // BUCKETS))
+    counts = np.zeros((4, -(-(span_ns + 1) // bucket_ns)), dtype=np.int64)
+    window_args = {
+        "process": process_window.process,
+        "start_ns": process_window.from_ns,
         "short_bytes": int(np.median(ops["io_bytes"])),
     }
-    table = query_table(db, "profile_kinds", bucket_ns=bucket, **which)
+    table = query_table(db, "profile_kinds", bucket_ns=bucket_ns, **window_args)
     counts[table["kind"].to_numpy(), table["bucket"].to_numpy()] = table["ops"].to_numpy()
     loop = fit_loop(ops["ts_ns"], ops["completed_ns"])
-    edges = cut(counts[counts.sum(axis=1) > 0], has_rate=loop.pace is not Pacing.CLOSED)
+    edges = cut_phases(counts[counts.sum(axis=1) > 0], has_rate=loop.pace is not Pacing.CLOSED)
     return [
-        _Part(
-            part.process, part.from_ns + a * bucket, min(part.from_ns + b * bucket - 1, part.to_ns)
+        _Window(
+            process_window.process,
+            process_window.from_ns + a * bucket_ns,
+            min(process_window.from_ns + b * bucket_ns - 1, process_window.to_ns),
         )
         for a, b in edges
     ]
 
 
-def _operations(db: duckdb.DuckDBPyConnection, part: _Part) -> Columns:
-    which = {"process": part.process, "from_ns": part.from_ns, "to_ns": part.to_ns}
-    table = query_table(db, "profile_part", most=MAX_OPS, **which)
+def _operations(db: duckdb.DuckDBPyConnection, window: _Window) -> Columns:
+    window_args = {"process": window.process, "from_ns": window.from_ns, "to_ns": window.to_ns}
+    table = query_table(db, "profile_part", most=MAX_OPS, **window_args)
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
 def _phase_streams(
     db: duckdb.DuckDBPyConnection,
-    part: _Part,
+    window: _Window,
     start_ns: int,
     describe: Describe,
     drain_per_ns: float,
 ) -> list[IoStream]:
-    ops = _operations(db, part)
+    ops = _operations(db, window)
     if not len(ops["op"]):
         return []
-    done = None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
-    found = []
-    for name, which, loop in _split(ops, done, drain_per_ns):
-        times = ops["ts_ns"][which]
-        places = fit_places(ops["address"][which], ops["io_bytes"][which])
-        begin, span = int(times[0]), part.to_ns + 1 - int(times[0])
-        if times[-1] == times[0]:
-            span = 1  # an instant has no rate: what comes next is another stream
-        elif _MIN_OPS <= len(times) < MAX_OPS:
-            # So many gaps as operations: the last one's is not seen.
-            span = round(int(times[-1] - times[0]) * len(times) / (len(times) - 1))
+    completed_ns = (
+        None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
+    )
+    streams = []
+    for name, selected, loop in _split_directions(ops, completed_ns, drain_per_ns):
+        arrival_ns = ops["ts_ns"][selected]
+        places = fit_places(ops["address"][selected], ops["io_bytes"][selected])
+        begin_ns, stream_ns = int(arrival_ns[0]), window.to_ns + 1 - int(arrival_ns[0])
+        if arrival_ns[-1] == arrival_ns[0]:
+            stream_ns = 1  # one instant has no rate; later operations are another stream
+        elif _MIN_OPS <= len(arrival_ns) < MAX_OPS:
+            # n operations have n gaps; the gap after the last one is estimated by the mean.
+            stream_ns = round(
+                int(arrival_ns[-1] - arrival_ns[0]) * len(arrival_ns) / (len(arrival_ns) - 1)
+            )
         read, write = (
             (
-                describe(op, part.from_ns, part.to_ns, part.process, places.law is Law.ZONES)
-                if (ops["op"][which] == op).any()
-                else nothing()
+                describe(op, window.from_ns, window.to_ns, window.process, places.law is Law.ZONES)
+                if (ops["op"][selected] == op).any()
+                else empty_direction()
             )
             for op in (READ, WRITE)
         )
-        times_of = {"start_ns": begin - start_ns, "span_ns": span}
-        of_burst = loop.think_ops if loop.pace is Pacing.BURSTS else None
-        if of_burst is not None:
-            of_burst = (
-                _stage_width(ops["request_id"][which], ops["stage"][which], times) or of_burst
+        times = {"start_ns": begin_ns - start_ns, "span_ns": stream_ns}
+        burst_depth = loop.burst_ops
+        if burst_depth is not None:
+            burst_depth = (
+                _stage_width(ops["request_id"][selected], ops["stage"][selected], arrival_ns)
+                or burst_depth
             )
-        paced = msgspec.structs.replace(loop, burst_depth=of_burst)
-        found.append(
-            IoStream(name=name, **times_of, read=read, write=write, loop=paced, places=places)
+        timed_loop = msgspec.structs.replace(loop, burst_depth=burst_depth)
+        streams.append(
+            IoStream(name=name, **times, read=read, write=write, loop=timed_loop, places=places)
         )
-    return found
+    return streams
 
 
 def _stage_width(
-    request: NDArray[np.int64], stage: NDArray[np.int64], came: NDArray[np.int64]
+    request: NDArray[np.int64], stage: NDArray[np.int64], arrival_ns: NDArray[np.int64]
 ) -> int | None:
-    """Return how many operations a stage holds, if a request has several at one instant.
+    """Return the mean operations of a stage, if a request issues several stages at one instant.
 
-    Null if all may run at once.
-
-    `request` and `stage` are -1 of what is no request's, and waits for nothing.
+    Null if all operations of an instant may run at once. `request` and `stage` are -1 for
+    operations outside requests, which wait for no stage.
     """
-    instant = np.unique(came, return_inverse=True)[1]
+    instant = np.unique(arrival_ns, return_inverse=True)[1]
     codes = (request * (instant[-1] + 1) + instant, request * (int(stage.max()) + 2) + stage)
-    found = [np.unique(code, return_inverse=True, return_counts=True)[1:] for code in codes]
-    asked, staged = (counts[which] for which, counts in found)
-    at_once = np.where((request < 0) | (stage < 0), asked, np.minimum(staged, asked))
-    return None if at_once.sum() == asked.sum() else round(float(at_once.mean()))
+    groups = [np.unique(code, return_inverse=True, return_counts=True)[1:] for code in codes]
+    instant_ops, stage_ops = (counts[group] for group, counts in groups)
+    at_once = np.where((request < 0) | (stage < 0), instant_ops, np.minimum(stage_ops, instant_ops))
+    return None if at_once.sum() == instant_ops.sum() else round(float(at_once.mean()))
 
 
-def _split(
-    ops: Columns, done: Times | None, drain_per_ns: float = 1.0
+def _split_directions(
+    ops: Columns, completed_ns: CompletionTimes | None, drain_per_ns: float = 1.0
 ) -> list[tuple[str, NDArray[np.bool_], Loop]]:
-    """Return what is a stream of its own, with its pace.
+    """Split a phase into streams: name, selected operations and loop of each.
 
-    Both directions if they share one, else each.
+    Both directions are one stream if they share a loop or their hot addresses, else one each.
     """
-    both, is_read = fit_loop(ops["ts_ns"], done, drain_per_ns), ops["op"] == READ
-    everything = np.ones(len(is_read), dtype=bool)
+    loop_of_both, is_read = fit_loop(ops["ts_ns"], completed_ns, drain_per_ns), ops["op"] == READ
+    all_ops = np.ones(len(is_read), dtype=bool)
     if is_read.all() or not is_read.any():
-        return [("read" if is_read.all() else "write", everything, both)]
-    if both.pace is Pacing.CLOSED:
-        return [("mixed", everything, both)]
-    each = [
+        return [("read" if is_read.all() else "write", all_ops, loop_of_both)]
+    if loop_of_both.pace is Pacing.CLOSED:
+        return [("mixed", all_ops, loop_of_both)]
+    streams = [
         (
             name,
-            which,
-            fit_loop(ops["ts_ns"][which], None if done is None else done[which], drain_per_ns),
+            selected,
+            fit_loop(
+                ops["ts_ns"][selected],
+                None if completed_ns is None else completed_ns[selected],
+                drain_per_ns,
+            ),
         )
-        for name, which in (("read", is_read), ("write", ~is_read))
+        for name, selected in (("read", is_read), ("write", ~is_read))
     ]
-    by_chance = all(loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _which, loop in each)
-    # Two processes by chance are one by chance together; a program that waits for whichever is due
-    # comes in pairs.
-    apart = [
-        exponential_ks(np.diff(ops["ts_ns"][which]))
-        for which in (is_read, ~is_read)
-        if which.sum() > _MIN_OPS
+    are_random = all(
+        loop.pace in (Pacing.POISSON, Pacing.BURSTS) for _name, _selected, loop in streams
+    )
+    # Two Poisson processes together are Poisson. If each direction looks Poisson but both together
+    # do not, one program issues them in pairs.
+    ks_distances = [
+        exponential_ks(np.diff(ops["ts_ns"][selected]))
+        for selected in (is_read, ~is_read)
+        if selected.sum() > _MIN_OPS
     ]
-    is_one = both.pace is Pacing.BURSTS and len(apart) == 2 and max(apart) <= _COUPLED_KS  # noqa: PLR2004 - directions
-    # In two sections fio's laws would have hot places of their own.
-    if is_one or (by_chance and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)):
-        return [("mixed", everything, msgspec.structs.replace(both, pace=Pacing.POISSON))]
-    return each
+    is_coupled = (
+        loop_of_both.pace is Pacing.BURSTS
+        and len(ks_distances) == 2  # noqa: PLR2004 - directions
+        and max(ks_distances) <= _COUPLED_KS
+    )
+    # In two sections of a job, fio would hash the ranks to different hot addresses.
+    if is_coupled or (
+        are_random and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)
+    ):
+        return [("mixed", all_ops, msgspec.structs.replace(loop_of_both, pace=Pacing.POISSON))]
+    return streams
 
 
 def _has_same_hot_places(
     address: NDArray[np.int64], length: NDArray[np.int64], is_read: NDArray[np.bool_]
 ) -> bool:
-    """Return whether reads and writes are drawn from one skewed law.
+    """Return whether reads and writes together follow one skewed law, with the same hot addresses.
 
-    Together they follow one, and at the same places.
-
-    Of how often each place is read and written, the cosine: 1 if in proportion, near 0 if what is
-    hot differs.
+    The statistic is the cosine of the reads and writes by address: 1 if proportional, near 0 if
+    the hot addresses differ.
     """
     if fit_places(address, length).law not in (Law.ZIPF, Law.PARETO):
         return False
     place = np.unique(address, return_inverse=True)[1]
     read, written = (
-        np.bincount(place[which], minlength=place.max() + 1).astype(float)
-        for which in (is_read, ~is_read)
+        np.bincount(place[selected], minlength=place.max() + 1).astype(float)
+        for selected in (is_read, ~is_read)
     )
     return float(read @ written) >= _SAME_PLACES * float(
         np.linalg.norm(read) * np.linalg.norm(written)
     )
 
 
-def nothing() -> DirectionProfile:
+def empty_direction() -> DirectionProfile:
     """Return the profile of a direction without operations."""
     return DirectionProfile(ops=0, object_bytes=0, io_bytes=0, sizes=[], zones=[])
 
 
 _FULL_PERCENTILE = 99.0
-"""Percentile of what arrivals find in flight that counts as the most.
+"""Percentile of the operations in flight at arrivals that is taken for the depth of a loop.
 
-A request that is split is two for a moment, which on a fast device some arrivals in a thousand
-find.
+A split request counts as two for a moment, which on a fast device some arrivals in a thousand see.
 """
 _FULL = 0.9
 _FULL_PEAKS = 0.5
-"""Share of the times at which arrivals pause that find a closed loop full."""
+"""In a closed loop, at least this share of the peaks in flight reaches the depth."""
 _TIMED = 0.99
 _EVEN_WITHIN = 0.1
 _EVEN_SHARE = 0.7
 """Gaps are even if this share of them is within a tenth of the median."""
 _STRETCH_GAPS, _EVEN_DISPERSION = 10, 0.3
-"""Variance by mean of arrivals in stretches of so many mean gaps.
+"""Even arrivals have at most this variance/mean in windows of so many mean gaps; Poisson has 1.
 
-Chance has 1. By deciles, which no stall changes.
+The variance is estimated from deciles, which a stall does not change.
 """
 _DECILES_APART = 2.563
 """Standard deviations between the first and the last decile of a normal distribution."""
 _POISSON_KS = 0.1
 _LEAST_PAUSE_NS = 100_000
 _ALIKE_WITHIN, _ALIKE_SHARE, _REGULAR_CV = 0.3, 0.5, 0.5
-"""Pauses are a setting of the program if they are this much alike and share of the idle time, and
-come regularly.
+"""Pauses are a think time of the program if they are similar, make up this share of the idle time,
+and come regularly.
 """
 _FEWEST_PAUSES, _FEW_REGULAR_CV = 5, 0.1
-"""Of fewer than `_MIN_OPS` pauses, at least so many must come all but evenly."""
+"""Fewer than `_MIN_OPS` pauses must be at least this many and almost evenly spaced."""
 _UNEXPLAINED = 0.1
-"""Share of the span that may be pauses which no setting explains, for the loop to count as closed.
-"""
+"""A closed loop has at most this share of its span in pauses that no think time explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """Arrivals and completions of one stream, each in order, in ns."""
+    """Arrivals and completions of one stream, each sorted, in ns."""
 
-    came: NDArray[np.int64]
-    done: NDArray[np.int64]
+    arrival_ns: NDArray[np.int64]
+    completed_ns: NDArray[np.int64]
 
     @property
     def in_flight(self) -> NDArray[np.int64]:
-        """With each arrival, itself included."""
-        return np.arange(1, len(self.came) + 1) - np.searchsorted(self.done, self.came, "right")
+        """Operations in flight at each arrival, including itself."""
+        return np.arange(1, len(self.arrival_ns) + 1) - np.searchsorted(
+            self.completed_ns, self.arrival_ns, "right"
+        )
 
 
-def fit_loop(came: NDArray[np.int64], done: Times | None, drain_per_ns: float = 1.0) -> Loop:
-    """Return the simplest loop that explains arrivals at `came`, ascending.
+def fit_loop(
+    arrival_ns: NDArray[np.int64], completed_ns: CompletionTimes | None, drain_per_ns: float = 1.0
+) -> Loop:
+    """Fit a loop to ascending arrival times; completion times may be null or hold NaN.
 
-    `done` may be null or hold NaN.
-
-    Bursts are fitted for a drive that does `drain_per_ns` operations a ns.
+    if completions are known, and peaks in flight reach the depth: closed loop, with its pauses
+    else if gaps are equal, or arrivals are evenly spread: open loop, even
+    else if gaps are exponential (Kolmogorov-Smirnov): open loop, Poisson
+    else: open loop in bursts, fitted to a drive of `drain_per_ns` operations a ns
     """
-    timed = np.zeros(len(came), dtype=bool) if done is None else ~np.isnan(done)
-    response_ns = (
-        None if done is None or not timed.any() else float((done[timed] - came[timed]).mean())
+    timed = (
+        np.zeros(len(arrival_ns), dtype=bool) if completed_ns is None else ~np.isnan(completed_ns)
     )
-    if done is None or len(came) < _MIN_OPS or timed.mean() < _TIMED:
-        pace = _open_pace(np.diff(came))
+    response_ns = (
+        None
+        if completed_ns is None or not timed.any()
+        else float((completed_ns[timed] - arrival_ns[timed]).mean())
+    )
+    if completed_ns is None or len(arrival_ns) < _MIN_OPS or timed.mean() < _TIMED:
+        pace = _open_pace(np.diff(arrival_ns))
         if pace is not Pacing.BURSTS:
             return Loop(pace, response_ns=response_ns)
-        # Equal bursts: a remainder would be one more pause.
-        burst = -(-len(came) // max(1, round(len(came) / _waiting_together(came, drain_per_ns))))
-        return Loop(pace, think_ops=burst if burst > 1 else None, response_ns=response_ns)
-    events = _Events(came[timed], np.sort(done[timed].astype(np.int64)))
+        # All bursts are equal: a remainder would add a pause.
+        burst = -(
+            -len(arrival_ns)
+            // max(1, round(len(arrival_ns) / _fit_burst_ops(arrival_ns, drain_per_ns)))
+        )
+        return Loop(pace, burst_ops=burst if burst > 1 else None, response_ns=response_ns)
+    events = _Events(arrival_ns[timed], np.sort(completed_ns[timed].astype(np.int64)))
     depth = max(1, int(np.percentile(events.in_flight, _FULL_PERCENTILE, method="inverted_cdf")))
     if _is_closed(events, depth):
-        think_ns, think_ops, unexplained_ns = _thinks(events)
-        # A job that leaves out the source's pauses asks for more than the source did: its mean rate
-        # is kept instead.
-        if unexplained_ns <= _UNEXPLAINED * (events.done[-1] - events.came[0]):
+        think_ns, think_ops, unexplained_ns = _fit_pauses(events)
+        # Without the source's pauses, a closed loop would issue more than the source did; an open
+        # loop at its mean rate does not.
+        if unexplained_ns <= _UNEXPLAINED * (events.completed_ns[-1] - events.arrival_ns[0]):
             return Loop(Pacing.CLOSED, depth, think_ns, think_ops, response_ns)
-    return Loop(_open_pace(np.diff(events.came)), depth, None, None, response_ns)
+    return Loop(_open_pace(np.diff(events.arrival_ns)), depth, None, None, response_ns)
 
 
-def _waiting_together(came: NDArray[np.int64], drain_per_ns: float) -> float:
-    """Return how large equal bursts with as much in flight are.
+def _fit_burst_ops(arrival_ns: NDArray[np.int64], drain_per_ns: float) -> float:
+    """Return the size of equal bursts that queue as much as the source on the same drive.
 
-    One waits for half of its own and the backlog.
+    Little's law with a deterministic server of `drain_per_ns`: an operation of a burst of n that
+    finds a backlog b waits for b + n / 2 operations on average. Equal bursts of m find none and wait
+    for m / 2, so m = mean over operations of (n + 2 b).
     """
-    at, ops = np.unique(came, return_counts=True)
-    # The backlog that each burst finds: what came before, less what was done since, but never below
-    # 0.
-    ahead = np.cumsum(ops[:-1] - drain_per_ns * np.diff(at))
-    finds = (
-        np.concatenate([[0.0], ahead - np.minimum(np.minimum.accumulate(ahead), 0.0)])
-        if len(at) > 1
+    instants, ops = np.unique(arrival_ns, return_counts=True)
+    # Lindley recursion: backlog = max(0, backlog + arrivals - completions), in closed form.
+    unbounded_backlog = np.cumsum(ops[:-1] - drain_per_ns * np.diff(instants))
+    backlog = (
+        np.concatenate(
+            [[0.0], unbounded_backlog - np.minimum(np.minimum.accumulate(unbounded_backlog), 0.0)]
+        )
+        if len(instants) > 1
         else 0.0
     )
-    return float((ops * (ops + 2 * finds)).sum()) / len(came)
+    return float((ops * (ops + 2 * backlog)).sum()) / len(arrival_ns)
 
 
 def _is_closed(events: _Events, depth: int) -> bool:
     if depth == 1:
-        # Both are even then: the one whose waits are more regular is the clock.
-        gaps, waits = np.diff(events.came), np.maximum(events.came[1:] - events.done[:-1], 0)
+        # At depth 1 an open loop has regular gaps, a closed one regular waits after completions.
+        gaps, waits = (
+            np.diff(events.arrival_ns),
+            np.maximum(events.arrival_ns[1:] - events.completed_ns[:-1], 0),
+        )
         return entropy(waits) < entropy(gaps)
     in_flight = events.in_flight
     # An arrival is a peak if something completes before the next one.
-    completed = np.searchsorted(events.done, events.came, "right")
+    completed = np.searchsorted(events.completed_ns, events.arrival_ns, "right")
     peaks = in_flight[np.append(np.diff(completed) > 0, [True])]
     return float((peaks >= _FULL * depth).mean()) > _FULL_PEAKS
 
 
 def entropy(values_ns: NDArray[np.int64]) -> float:
-    """Return the differential entropy of `values_ns` (Vasicek, of spacings).
+    """Return the differential entropy of `values_ns`; regular values have a low one.
 
-    The less, the more regular they are.
+    Vasicek's estimator of m-spacings (J. R. Stat. Soc. B 38, 1976).
     """
-    x = np.sort(values_ns).astype(np.float64)
-    m = max(1, round(len(x) ** 0.5 / 2))
-    # What is closer than a microsecond is the same.
-    spaces = np.maximum(x[m:] - x[:-m], 1000.0)
-    return float(np.log(spaces * len(x) / m).mean())
+    ordered = np.sort(values_ns).astype(np.float64)
+    spacing = max(1, round(len(ordered) ** 0.5 / 2))
+    # Values within a microsecond count as equal.
+    spaces = np.maximum(ordered[spacing:] - ordered[:-spacing], 1000.0)
+    return float(np.log(spaces * len(ordered) / spacing).mean())
 
 
-def _thinks(events: _Events) -> tuple[int | None, int | None, int]:
-    """Return how long a closed loop pauses with nothing in flight, after how many operations, and
-    the other idle time.
+def _fit_pauses(events: _Events) -> tuple[int | None, int | None, int]:
+    """Return the pause of a closed loop in ns, the operations between pauses, and the other idle ns.
 
-    The first two are null if it pauses never or irregularly; idle time, in ns, is of pauses of 0.1
-    ms and more.
+    The first two are null if pauses are absent or irregular. Idle time counts pauses of 0.1 ms and
+    more, with nothing in flight.
     """
-    came, in_flight = events.came, events.in_flight
-    begins = np.flatnonzero(in_flight[1:] == 1) + 1
-    idle = came[begins] - events.done[begins - 1]
+    arrival_ns, in_flight = events.arrival_ns, events.in_flight
+    resumed = np.flatnonzero(in_flight[1:] == 1) + 1
+    idle = arrival_ns[resumed] - events.completed_ns[resumed - 1]
     idle_ns = int(idle[idle >= _LEAST_PAUSE_NS].sum())
     if len(idle) < _FEWEST_PAUSES:
         return None, None, idle_ns
-    # The pause is the stretch of like idle times that most of the idle time is spent in.
+    # The pause is the cluster of similar idle times (within 30 %) with the largest total time.
     order = np.argsort(idle, kind="stable")
     ordered = idle[order].astype(np.float64)
-    done = np.concatenate([[0.0], np.cumsum(ordered)])
-    ends = np.searchsorted(ordered, ordered * (1 + _ALIKE_WITHIN), "right")
-    spent = done[ends] - done[:-1]
-    at = int(spent.argmax())
-    pauses = order[at : ends[at]]
-    typical = float(np.median(idle[pauses]))
-    # A program pauses after as many operations each time; a machine that stalls does not.
-    apart = np.diff(np.sort(begins[pauses]))
-    cv = _REGULAR_CV if len(apart) >= _MIN_OPS else _FEW_REGULAR_CV
-    is_regular = len(pauses) >= _FEWEST_PAUSES and apart.std() <= cv * apart.mean()
-    if typical < _LEAST_PAUSE_NS or spent[at] < _ALIKE_SHARE * done[-1] or not is_regular:
+    cumulative_idle = np.concatenate([[0.0], np.cumsum(ordered)])
+    cluster_ends = np.searchsorted(ordered, ordered * (1 + _ALIKE_WITHIN), "right")
+    idle_in_cluster = cumulative_idle[cluster_ends] - cumulative_idle[:-1]
+    longest = int(idle_in_cluster.argmax())
+    pauses = order[longest : cluster_ends[longest]]
+    pause_ns = float(np.median(idle[pauses]))
+    # A program pauses after the same number of operations each time; a stalling machine does not.
+    ops_between = np.diff(np.sort(resumed[pauses]))
+    cv = _REGULAR_CV if len(ops_between) >= _MIN_OPS else _FEW_REGULAR_CV
+    is_regular = len(pauses) >= _FEWEST_PAUSES and ops_between.std() <= cv * ops_between.mean()
+    if (
+        pause_ns < _LEAST_PAUSE_NS
+        or idle_in_cluster[longest] < _ALIKE_SHARE * cumulative_idle[-1]
+        or not is_regular
+    ):
         return None, None, idle_ns
-    return round(typical), max(1, round(float(np.median(apart)))), idle_ns - int(spent[at])
+    return (
+        round(pause_ns),
+        max(1, round(float(np.median(ops_between)))),
+        idle_ns - int(idle_in_cluster[longest]),
+    )
 
 
 def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
-    """Return how gaps between arrivals are distributed.
-
-    All about the same, or as by chance, or else.
-    """
+    """Classify the gaps between arrivals of an open loop: equal, exponential, or bursts."""
     if len(gaps_ns) < _MIN_OPS:
         return Pacing.POISSON
-    middle = float(np.median(gaps_ns))
-    if middle and float((np.abs(gaps_ns - middle) <= _EVEN_WITHIN * middle).mean()) >= _EVEN_SHARE:
+    median_ns = float(np.median(gaps_ns))
+    if (
+        median_ns
+        and float((np.abs(gaps_ns - median_ns) <= _EVEN_WITHIN * median_ns).mean()) >= _EVEN_SHARE
+    ):
         return Pacing.EVEN
-    # A clock whose ticks come late, but which catches up: as many in each stretch.
-    done = np.cumsum(gaps_ns)
-    counts = np.bincount((done // max(1, _STRETCH_GAPS * done[-1] // len(done))).astype(np.int64))[
-        :-1
-    ]
+    # A timer that fires late but catches up has equal counts in windows, despite unequal gaps.
+    elapsed_ns = np.cumsum(gaps_ns)
+    counts = np.bincount(
+        (elapsed_ns // max(1, _STRETCH_GAPS * elapsed_ns[-1] // len(elapsed_ns))).astype(np.int64)
+    )[:-1]
     low, high = np.percentile(counts, (10, 90)) if len(counts) >= _MIN_OPS else (0, _STRETCH_GAPS)
     if low and ((high - low) / _DECILES_APART) ** 2 <= _EVEN_DISPERSION * _STRETCH_GAPS:
         return Pacing.EVEN
@@ -413,57 +460,59 @@ def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
 
 
 def exponential_ks(gaps_ns: NDArray[np.int64]) -> float:
-    """Return the Kolmogorov-Smirnov distance of `gaps_ns` from an exponential distribution of their
-    mean.
-    """
-    x = np.sort(gaps_ns).astype(np.float64)
-    if not x[-1]:
+    """Return the Kolmogorov-Smirnov distance of `gaps_ns` from the exponential of their mean."""
+    ordered = np.sort(gaps_ns).astype(np.float64)
+    if not ordered[-1]:
         return 1.0
-    expected = 1 - np.exp(-x / x.mean())
-    steps = np.arange(len(x) + 1) / len(x)
+    expected = 1 - np.exp(-ordered / ordered.mean())
+    steps = np.arange(len(ordered) + 1) / len(ordered)
     return float(max(np.abs(expected - steps[1:]).max(), np.abs(expected - steps[:-1]).max()))
 
 
 MAX_PHASES = 8
 _MIN_SHARE = 0.04
-"""The shortest phase, of the whole span: fio starts a phase some milliseconds late."""
+"""Shortest phase, as a share of the span: fio starts a phase some milliseconds late."""
 _MIN_PHASE_OPS = 20
-"""Operations that a phase needs on average: of fewer no rate is known."""
+"""Smallest mean number of operations of a phase; fewer give no reliable rate."""
 _STALL_SHARE = 0.1
-"""A stall of the device and what catches up after it are each shorter than this share of the span.
-"""
+"""A device stall, and the catch-up after it, are each shorter than this share of the span."""
 _SAME_RATE = 0.1
 _WORTH = 0.004
-"""Nats an operation that one more phase must explain.
+"""Log-likelihood in nats an operation that one more phase must gain.
 
-A read share that changes by 0.09, a rate by a fifth.
+A change of the read share by 0.09, or of the rate by a fifth, gains as much.
 """
 
 
-def cut(counts: NDArray[np.int64], *, has_rate: bool) -> list[tuple[int, int]]:
-    """Return the first bucket of each phase and the first one after it, in order.
+def cut_phases(counts: NDArray[np.int64], *, has_rate: bool) -> list[tuple[int, int]]:
+    """Return [begin, end) buckets of each phase, in order; phases cover all buckets.
 
-    Phases cover all buckets.
+    `counts` has the shape (kinds of operations, buckets of equal time). If `has_rate` is false, a
+    change of rate is no phase, because a closed loop is as fast as the device; an idle period is
+    one in any case.
 
-    `counts` is (kinds of operations, buckets of equal time). Without a rate, a change of it is
-    none: a closed loop is as fast as the device. That nothing comes at all is a change in any case.
+        cost[i, j] = -log-likelihood of buckets i to j with one mix and rate
+        costs[k][j] = min over i of costs[k - 1][i] + cost[i, j]     (k cuts before j)
+        choose k that minimises costs[k][all] + k * penalty (BIC, at least `_WORTH` an operation)
+
+    Optimal partitioning: Jackson et al., IEEE Signal Processing Letters 12 (2005).
     """
-    n, total = counts.shape[1], int(counts.sum())
-    shortest = max(1, round(n * _MIN_SHARE))
-    most = max(1, min(MAX_PHASES, total // _MIN_PHASE_OPS, n // shortest))
-    cost = _phase_costs(counts.astype(np.float64), shortest, has_rate=has_rate)
-    best, came = [cost[0]], [np.zeros(n + 1, dtype=np.int64)]
-    for _phase in range(1, most):
-        through = best[-1][:, None] + cost
-        came.append(through.argmin(axis=0))
-        best.append(through.min(axis=0))
-    # A cut has a place, and each phase a share for each kind.
-    freedom = counts.shape[0] + 1
-    penalty = max(freedom / 2 * float(np.log(max(total, 2))), _WORTH * total)
-    phases = min(range(most), key=lambda k: float(best[k][n]) + k * penalty)
-    cuts, end = [n], n
+    buckets, total = counts.shape[1], int(counts.sum())
+    min_buckets = max(1, round(buckets * _MIN_SHARE))
+    max_phases = max(1, min(MAX_PHASES, total // _MIN_PHASE_OPS, buckets // min_buckets))
+    cost = _phase_costs(counts.astype(np.float64), min_buckets, has_rate=has_rate)
+    costs_by_phases, previous_cuts = [cost[0]], [np.zeros(buckets + 1, dtype=np.int64)]
+    for _phase in range(1, max_phases):
+        candidates = costs_by_phases[-1][:, None] + cost
+        previous_cuts.append(candidates.argmin(axis=0))
+        costs_by_phases.append(candidates.min(axis=0))
+    # Each further phase adds the position of its cut and a share for each kind.
+    parameters = counts.shape[0] + 1
+    penalty = max(parameters / 2 * float(np.log(max(total, 2))), _WORTH * total)
+    phases = min(range(max_phases), key=lambda k: float(costs_by_phases[k][buckets]) + k * penalty)
+    cuts, end = [buckets], buckets
     for phase in range(phases, 0, -1):
-        end = int(came[phase][end])
+        end = int(previous_cuts[phase][end])
         cuts.append(end)
     return _without_stalls(counts, list(pairwise([0, *sorted(cuts)])))
 
@@ -471,55 +520,59 @@ def cut(counts: NDArray[np.int64], *, has_rate: bool) -> list[tuple[int, int]]:
 def _without_stalls(
     counts: NDArray[np.int64], phases: list[tuple[int, int]]
 ) -> list[tuple[int, int]]:
-    """Return `phases` without stalls.
+    """Merge short phases that are a stall and its catch-up into their neighbours.
 
-    Short ones that, with what catches up after them, keep their neighbour's rate.
+    They are merged if all together have the same rate as the long phases among them.
     """
-    n = counts.shape[1]
+    buckets = counts.shape[1]
     for first in range(len(phases)):
         for last in range(len(phases) - 1, first, -1):
             begin, end = phases[first][0], phases[last][1]
-            whole = counts[:, begin:end].sum(axis=1) / (end - begin)
-            kept = [p for p in phases[first : last + 1] if p[1] - p[0] > _STALL_SHARE * n]
-            alike = [counts[:, a:b].sum(axis=1) / (b - a) for a, b in kept]
-            if kept and all(
-                float(np.abs(rate - whole).sum()) <= _SAME_RATE * float(whole.sum())
-                for rate in alike
+            mean_rate = counts[:, begin:end].sum(axis=1) / (end - begin)
+            long_phases = [
+                phase
+                for phase in phases[first : last + 1]
+                if phase[1] - phase[0] > _STALL_SHARE * buckets
+            ]
+            phase_rates = [counts[:, a:b].sum(axis=1) / (b - a) for a, b in long_phases]
+            if long_phases and all(
+                float(np.abs(rate - mean_rate).sum()) <= _SAME_RATE * float(mean_rate.sum())
+                for rate in phase_rates
             ):
                 return _without_stalls(counts, [*phases[:first], (begin, end), *phases[last + 1 :]])
     return phases
 
 
 def _phase_costs(
-    counts: NDArray[np.int64], shortest: int, *, has_rate: bool
+    counts: NDArray[np.int64], min_buckets: int, *, has_rate: bool
 ) -> NDArray[np.float64]:
-    """Return minus the log-likelihood of each stretch from bucket i to before j, but for what no
-    cut changes.
-    """
-    n = counts.shape[1]
-    whole = counts.sum(axis=0)
-    # Whether there is anything: half a bucket is as long as the loop's pauses may be.
-    rate, noise = (whole > 0)[None, :] * whole.mean(), 1.0
+    """Return -log-likelihood of buckets i to j (exclusive) for all i and j, up to a constant."""
+    buckets = counts.shape[1]
+    ops_by_bucket = counts.sum(axis=0)
+    # Without a rate, only idle buckets count.
+    arrivals, rate_noise = (ops_by_bucket > 0)[None, :] * ops_by_bucket.mean(), 1.0
     if has_rate:
-        rate = whole[None, :]
-        # How much more neighbouring buckets differ than by chance.
-        if n > 2 and whole.any():  # noqa: PLR2004 - two differences
-            noise = max(
-                noise, float(np.median(np.square(np.diff(whole)))) / (2 * whole.mean() * 0.455)
+        arrivals = ops_by_bucket[None, :]
+        # Overdispersion: difference of neighbouring buckets against Poisson (0.455: median chi2).
+        if buckets > 2 and ops_by_bucket.any():  # noqa: PLR2004 - two differences
+            rate_noise = max(
+                rate_noise,
+                float(np.median(np.square(np.diff(ops_by_bucket))))
+                / (2 * ops_by_bucket.mean() * 0.455),
             )
-    mixed = _mix_noise(counts)
-    done = [
-        np.concatenate([np.zeros((len(x), 1)), np.cumsum(x, axis=1)], axis=1)
-        for x in (counts, rate)
+    mix_noise = _mix_noise(counts)
+    cumulative = [
+        np.concatenate([np.zeros((len(values), 1)), np.cumsum(values, axis=1)], axis=1)
+        for values in (counts, arrivals)
     ]
-    cost = np.full((n + 1, n + 1), np.inf)
-    for start in range(n):
-        ends = np.arange(start + shortest, n + 1)
+    cost = np.full((buckets + 1, buckets + 1), np.inf)
+    for start in range(buckets):
+        ends = np.arange(start + min_buckets, buckets + 1)
         if not len(ends):
             continue
-        kinds, rates = (d[:, ends] - d[:, [start]] for d in done)
-        of_mix = _deviance(kinds, np.maximum(kinds.sum(axis=0), 1e-300)) / mixed
-        cost[start, ends] = of_mix + _deviance(rates, ends - start) / noise
+        kind_counts, rate_counts = (sums[:, ends] - sums[:, [start]] for sums in cumulative)
+        mix_cost = _deviance(kind_counts, np.maximum(kind_counts.sum(axis=0), 1e-300)) / mix_noise
+        cost[start, ends] = mix_cost + _deviance(rate_counts, ends - start) / rate_noise
     return cost
 
 
@@ -531,60 +584,55 @@ def _deviance(
 
 
 def _mix_noise(counts: NDArray[np.int64]) -> float:
-    """Return how much more the shares of kinds differ than by chance, by the chi-square of each
-    pair of neighbours.
-    """
-    kinds, n = counts.shape
-    if kinds == 1 or n < 3:  # noqa: PLR2004 - two differences
+    """Return the overdispersion of the mix: mean chi-square of neighbouring buckets, at least 1."""
+    kinds, buckets = counts.shape
+    if kinds == 1 or buckets < 3:  # noqa: PLR2004 - two differences
         return 1.0
-    left, right = counts[:, :-1], counts[:, 1:]
-    a, b = left.sum(axis=0), right.sum(axis=0)
-    both = np.maximum(left + right, 1e-300)
-    square = (
-        np.square(left * np.sqrt(b / np.maximum(a, 1)) - right * np.sqrt(a / np.maximum(b, 1)))
-        / both
+    earlier, later = counts[:, :-1], counts[:, 1:]
+    earlier_ops, later_ops = earlier.sum(axis=0), later.sum(axis=0)
+    pair_counts = np.maximum(earlier + later, 1e-300)
+    chi_square = (
+        np.square(
+            earlier * np.sqrt(later_ops / np.maximum(earlier_ops, 1))
+            - later * np.sqrt(earlier_ops / np.maximum(later_ops, 1))
+        )
+        / pair_counts
     )
-    known = (a > 0) & (b > 0)
-    used = int((counts.sum(axis=1) > 0).sum())
-    if not known.any() or used < 2:  # noqa: PLR2004 - one kind has no shares
+    is_busy = (earlier_ops > 0) & (later_ops > 0)
+    kinds_used = int((counts.sum(axis=1) > 0).sum())
+    if not is_busy.any() or kinds_used < 2:  # noqa: PLR2004 - one kind has no shares
         return 1.0
-    return max(1.0, float(square.sum(axis=0)[known].mean()) / (used - 1))
+    return max(1.0, float(chi_square.sum(axis=0)[is_busy].mean()) / (kinds_used - 1))
 
 
 _LOOK_BACK = 32
-"""Operations back that a sequential one may continue.
+"""A sequential operation may continue any of this many operations before it.
 
-Several are in flight, and a process may have several runs.
+Several operations are in flight, and a process may have several sequential runs.
 """
 _SEQUENTIAL, _RANDOM = 0.98, 0.03
 _EQUAL_RUNS_CV = 0.3
 _ALIGNED = 0.999
 _SECTOR_BYTES, _MOST_ALIGN_BYTES = 512, 1 << 20
 _HOT_PARTS = (0.01, 0.03, 0.1, 0.3, 0.6)
-"""Hottest parts of the used places, at which the shares of operations of two streams are compared.
-"""
+"""Fractions of the used addresses, hottest first, at which two distributions are compared."""
 _FITS, _HOPELESS = 0.02, 0.3
 _NEAR = 1.02
 _SKEWED = 1.1
-"""Variance by mean of the uses of a place, of which uniform draws have 1.
-
-Beyond it some may be hot.
-"""
+"""Variance/mean of the uses of an address; uniform draws have 1, hot addresses more."""
 _TOO_EVEN = 0.5
-"""Variance by mean of how often a place is covered, below which none comes twice before all have
-come.
-"""
+"""Draws whose coverage has a variance/mean below this are without replacement."""
 _MOST_PLACES = 1 << 19
 _GOLDEN = np.uint64(0x61C8864680B583EB)
-"""fio's hash multiplies ranks by this."""
+"""fio's hash multiplies ranks by this constant (GOLDEN_RATIO_64)."""
 _THETAS = np.concatenate([np.arange(0.2, 1.0, 0.1), np.arange(1.05, 2.5, 0.1)])
 _PARETO_HS = np.concatenate([np.arange(0.02, 0.1, 0.02), np.arange(0.1, 0.5, 0.05)])
 _SEED = 42
 
 
 def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
-    """Return the law of operations at `address`, in order of arrival."""
-    # Which operations begin where one of the last ended.
+    """Fit sequential runs and a random law to addresses in order of arrival."""
+    # An operation is sequential if it begins where one of the last `_LOOK_BACK` ended.
     end, follows = address + length, np.zeros(len(address), dtype=bool)
     for back in range(1, min(_LOOK_BACK, len(address) - 1) + 1):
         follows[back:] |= address[back:] == end[:-back]
@@ -595,7 +643,7 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
         share = 0.0
     else:
         runs = np.diff(np.flatnonzero(~follows))
-        # If all but the last are about as long; one tells nothing.
+        # The last run may be cut off, so it is not compared; a single run has no typical length.
         if len(runs) > 1 and runs.std() <= _EQUAL_RUNS_CV * runs.mean():
             run_ops = max(1, round(float(np.median(runs))))
     chosen = ~follows if 0 < share < 1 else np.ones(len(address), dtype=bool)
@@ -607,7 +655,7 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
     span = int((address + length).max()) - begin
     law, theta, places = Law.UNIFORM, None, 0
     if share < 1:
-        law, theta, places = _law(address[chosen] - begin, length[chosen], align, span)
+        law, theta, places = _fit_law(address[chosen] - begin, length[chosen], align, span)
     if law in (Law.ZIPF, Law.PARETO):
         span = places * align
     return Places(
@@ -621,98 +669,118 @@ def fit_places(address: NDArray[np.int64], length: NDArray[np.int64]) -> Places:
     )
 
 
-def _law(
+def _fit_law(
     address: NDArray[np.int64], length: NDArray[np.int64], align: int, span: int
 ) -> tuple[Law, float | None, int]:
-    """Return the law, its parameter, and over how many places it is."""
+    """Return the law, its parameter, and its number of addresses."""
     uses = np.unique(address, return_counts=True)[1]
-    n = len(address)
-    if n == len(uses):
+    draws = len(address)
+    if draws == len(uses):
         return Law.ONCE, None, 0
-    # Of very many places, several are looked at as one, which no law but those of equal places
-    # survives.
+    # Too many addresses are grouped; then only laws without hot addresses can be fitted.
     coarse = max(1, -(-(span // align) // _MOST_PLACES))
     if coarse > 1:
         align *= coarse
         uses = np.unique(address // align, return_counts=True)[1]
     places = max(span // align, len(uses))
-    # How often each place is covered by an operation.
-    steps = np.zeros(places + 1, dtype=np.int64)
-    np.add.at(steps, np.minimum(address // align, places), 1)
-    np.add.at(steps, np.minimum(-(-(address + length) // align), places), -1)
-    covered = np.cumsum(steps)[:-1]
-    if covered.var() < _TOO_EVEN * covered.mean():
+    # The number of operations that cover each address.
+    edges = np.zeros(places + 1, dtype=np.int64)
+    np.add.at(edges, np.minimum(address // align, places), 1)
+    np.add.at(edges, np.minimum(-(-(address + length) // align), places), -1)
+    coverage = np.cumsum(edges)[:-1]
+    if coverage.var() < _TOO_EVEN * coverage.mean():
         return Law.ONCE, None, 0
-    mean = n / places
-    spread = (float(np.square(uses.astype(np.float64)).sum()) / places - mean**2) / mean
-    if spread < _SKEWED or _differs(uses, np.full(places, 1 / places), n) <= _FITS:
+    mean = draws / places
+    dispersion = (float(np.square(uses.astype(np.float64)).sum()) / places - mean**2) / mean
+    if (
+        dispersion < _SKEWED
+        or _distance_from_draws(uses, np.full(places, 1 / places), draws) <= _FITS
+    ):
         return Law.UNIFORM, None, 0
-    # fio's generators count places in the smallest size.
+    # fio's generators count addresses in units of the smallest size.
     if coarse > 1 or int(length.min()) != align:
         return Law.ZONES, None, 0
-    # Ranks are hashed: over a power of two each has a place of its own, else several share one. The
-    # last few places of a file may not have been used.
-    whole = 1 << (places - 1).bit_length()
-    counts = [places, *([whole] if whole <= _NEAR * places else [])]
+    # Ranks are hashed: over a power of two each rank has its own address, else several share one.
+    # The last few addresses of a file may be unused.
+    power_of_two = 1 << (places - 1).bit_length()
+    counts = [places, *([power_of_two] if power_of_two <= _NEAR * places else [])]
     laws = ((Law.ZIPF, _THETAS), (Law.PARETO, _PARETO_HS))
     distance, law, theta, count = min(
-        (*_best(uses, n, c, law, values), c) for c in counts for law, values in laws
+        (*_fit_parameter(uses, draws, c, law, values), c) for c in counts for law, values in laws
     )
     return (law, theta, count) if distance <= _FITS else (Law.ZONES, None, places)
 
 
-def _best(
-    uses: NDArray[np.int64], n: int, places: int, law: Law, values: NDArray[np.float64]
+def _fit_parameter(
+    uses: NDArray[np.int64], draws: int, places: int, law: Law, values: NDArray[np.float64]
 ) -> tuple[float, Law, float]:
-    """Return how far `law` is from `uses` at the best of `values`, and that, refined."""
-    found = [_differs(uses, likely(law, float(value), places), n) for value in values]
-    at = int(np.argmin(found))
-    step = float(np.diff(values[max(0, at - 1) : at + 2]).max()) / 2
-    distance, value = found[at], float(values[at])
-    while distance < _HOPELESS and step > 0.005:  # noqa: PLR2004 - finer than what so few draws tell
+    """Return the smallest distance of `law` from `uses`, the law, and the parameter that gives it.
+
+    The best of `values` is refined by bisection.
+    """
+    distances = [
+        _distance_from_draws(uses, place_probabilities(law, float(value), places), draws)
+        for value in values
+    ]
+    best = int(np.argmin(distances))
+    step = float(np.diff(values[max(0, best - 1) : best + 2]).max()) / 2
+    distance, value = distances[best], float(values[best])
+    while distance < _HOPELESS and step > 0.005:  # noqa: PLR2004 - the resolution of the draws
         for near in (value - step, value + step):
             if near > 0 and abs(near - 1) > 1e-3 and (law is not Law.PARETO or near < 0.5):  # noqa: PLR2004 - of zipf and pareto
-                other = _differs(uses, likely(law, near, places), n)
-                if other < distance:
-                    distance, value = other, near
+                near_distance = _distance_from_draws(
+                    uses, place_probabilities(law, near, places), draws
+                )
+                if near_distance < distance:
+                    distance, value = near_distance, near
         step /= 2
     return distance, law, round(value, 3)
 
 
-def _differs(uses: NDArray[np.int64], p: NDArray[np.float64], n: int) -> float:
-    """Return how far the shares of the hottest places, and the number used, are from draws with
-    probabilities `p`.
+def _distance_from_draws(
+    uses: NDArray[np.int64], probabilities: NDArray[np.float64], draws: int
+) -> float:
+    """Return the distance of `uses` from random draws with the given probabilities.
+
+    It is the largest difference in the shares of the hottest addresses, or in the number used.
     """
-    drawn = np.random.default_rng(_SEED).poisson(p * n)
+    drawn = np.random.default_rng(_SEED).poisson(probabilities * draws)
     drawn = drawn[drawn > 0]
-    if not len(drawn):  # of two or three operations it may draw none, and tells nothing
+    if not len(drawn):  # with two or three operations, the sample may be empty
         return 1.0
-    mine, theirs = _hot_shares(uses), _hot_shares(drawn)
-    return max(float(np.abs(mine - theirs).max()), abs(len(drawn) / len(uses) - 1) / 2)
+    source_shares, drawn_shares = _shares_of_hottest(uses), _shares_of_hottest(drawn)
+    return max(
+        float(np.abs(source_shares - drawn_shares).max()), abs(len(drawn) / len(uses) - 1) / 2
+    )
 
 
-def _hot_shares(uses: NDArray[np.int64]) -> NDArray[np.float64]:
-    done = np.cumsum(np.sort(uses)[::-1]) / uses.sum()
-    return np.array([done[max(0, round(len(uses) * part) - 1)] for part in _HOT_PARTS])
+def _shares_of_hottest(uses: NDArray[np.int64]) -> NDArray[np.float64]:
+    cumulative_share = np.cumsum(np.sort(uses)[::-1]) / uses.sum()
+    return np.array(
+        [cumulative_share[max(0, round(len(uses) * fraction) - 1)] for fraction in _HOT_PARTS]
+    )
 
 
-def likely(law: Law, value: float, places: int) -> NDArray[np.float64]:
-    """Return how likely fio's zipf or pareto generator takes each of `places`.
+def place_probabilities(law: Law, parameter: float, places: int) -> NDArray[np.float64]:
+    """Return the probability of each address under fio's zipf or pareto generator.
 
-    Ranks are hashed over the places, so that several may share one and some have none.
+    Ranks are hashed over the addresses, so several ranks may share one and some addresses have none.
+    Source: fio's `lib/zipf.c`, which uses Gray et al. (SIGMOD 1994).
     """
     if law is Law.ZIPF:
         ranks = np.arange(1, places + 1, dtype=np.float64)
-        zeta_n, zeta_2 = float((ranks**-value).sum()), 1 + 0.5**value
-        eta = (1 - (2 / places) ** (1 - value)) / (1 - zeta_2 / zeta_n)
-        below = ((ranks / places) ** (1 - value) - 1 + eta) / eta
-        below[0] = 1 / zeta_n
+        zeta_n, zeta_2 = float((ranks**-parameter).sum()), 1 + 0.5**parameter
+        eta = (1 - (2 / places) ** (1 - parameter)) / (1 - zeta_2 / zeta_n)
+        cumulative = ((ranks / places) ** (1 - parameter) - 1 + eta) / eta
+        cumulative[0] = 1 / zeta_n
         if places > 1:
-            below[1] = max(zeta_2 / zeta_n, below[1])
+            cumulative[1] = max(zeta_2 / zeta_n, cumulative[1])
     else:
-        power = np.log(value) / np.log(1 - value)
-        below = (np.arange(1, places + 1, dtype=np.float64) / max(1, places - 1)) ** (1 / power)
-    share = np.diff(np.clip(np.maximum.accumulate(below), 0, 1), prepend=0)
+        power = np.log(parameter) / np.log(1 - parameter)
+        cumulative = (np.arange(1, places + 1, dtype=np.float64) / max(1, places - 1)) ** (
+            1 / power
+        )
+    share = np.diff(np.clip(np.maximum.accumulate(cumulative), 0, 1), prepend=0)
     with np.errstate(over="ignore"):
         place = (np.arange(places, dtype=np.uint64) * _GOLDEN) % np.uint64(places)
     return np.bincount(place.astype(np.int64), share / share.sum(), places).astype(np.float64)

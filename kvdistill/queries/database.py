@@ -1,7 +1,6 @@
-"""DuckDB with bounded memory, the views of our tables, and the named queries in
-`kvdistill/queries/sql`.
+"""DuckDB connections with bounded memory, views of tables, and named queries in `sql`.
 
-Views `measured` and `measured_requests` leave the warm-up of a run out, as its run.json does.
+The views `measured` and `measured_requests` omit the warm-up of a run, as its run.json does.
 """
 
 from __future__ import annotations
@@ -34,55 +33,57 @@ from kvtrace.core.schema import (
 from kvtrace.core.units import parse_duration_ns
 
 Row = dict[str, Any]
-"""A row of a query's result by column name. DuckDB gives what the text of the query asks for."""
+"""A row of a query's result by column name; the query determines columns and types."""
 MEMORY_LIMIT = "1GB"
 THREADS = 2
 BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
 """
-"""An aggregate for every query.
+"""The SQL aggregate `percentile(x, q)`: nearest rank, null with fewer than 1 / (1 - q) values.
 
-Nearest rank, null with fewer than 1 / (1 - q) values, as everywhere (statistics.py); `q` is a
-literal such as 0.99, which DuckDB keeps exact.
+statistics.py has the same rule. `q` is a literal such as 0.99, which DuckDB keeps exact.
 """
 SLOT = """
 CREATE MACRO slot(x) AS CASE WHEN x < 32 THEN x
     ELSE ((length(ltrim(bin(x), '0')) - 5) << 4) + (x >> (length(ltrim(bin(x), '0')) - 5)) END
 """
-"""The slot of a histogram that holds `x`, as `slot_of` in statistics.py."""
+"""The SQL function `slot(x)`: the histogram slot of `x`, as `slot_of` in statistics.py."""
 
 
 @contextmanager
 def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection whose memory is bounded and which spills into `scratch`, or a folder of
-    its own.
+    """Yield a connection with bounded memory that spills to a folder in `scratch`.
+
+    Without `scratch`, the folder is in the system's place for temporary files.
     """
     with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
         connection = open_connection(Path(folder))
         try:
             yield connection
         except duckdb.OutOfMemoryException as error:
-            # It needs more than MEMORY_LIMIT, and cannot spill.
-            first = str(error).strip().split("\n")[0]
-            why = (
-                f"a query needs more than {MEMORY_LIMIT} of memory, and cannot do with less:"
-                f" {first}"
+            # The query needs more than MEMORY_LIMIT, and this operator cannot spill.
+            first_line = str(error).strip().split("\n")[0]
+            reason = (
+                f"a query needs more than {MEMORY_LIMIT} of memory, and cannot spill to disk:"
+                f" {first_line}"
             )
-            raise OutOfMemory(why) from None
+            raise OutOfMemory(reason) from None
         finally:
             connection.close()
 
 
 def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
-    """Return a connection whose memory is bounded, which spills into `scratch`, with our macros."""
+    """Return a connection with bounded memory that spills into `scratch`, with the macros."""
     settings: dict[str, str | bool | int | float | list[str]] = {
         "memory_limit": MEMORY_LIMIT,
         "threads": THREADS,
         "temp_directory": str(scratch / "spill"),
     }
     connection = duckdb.connect(":memory:", config=settings)
-    with suppress(duckdb.InvalidInputException):  # in a notebook without ipywidgets there is none
+    with suppress(
+        duckdb.InvalidInputException
+    ):  # a notebook without ipywidgets has no progress bar
         connection.execute("SET enable_progress_bar = false")
     connection.execute(PERCENTILE)
     connection.execute(SLOT)
@@ -95,9 +96,7 @@ def literal(value: object) -> str:
 
 
 def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> list[Row]:
-    """Return the rows of the named query in `kvdistill/queries/sql`, with `$name` parameters from
-    `values`.
-    """
+    """Return the rows of a query in `kvdistill/queries/sql`; `values` fill its `$name` parameters."""
     rows: list[Row] = query_table(connection, name, **values).to_pylist()
     return rows
 
@@ -129,36 +128,37 @@ def named(name: str) -> str:
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 
 
-def _measured(
+def _measured_views(
     names: Sequence[str], runs: Sequence[tuple[Path, RunFile]]
 ) -> Iterator[tuple[str, str]]:
-    """Yield the views of what in `ops` and `served` is not of a run's `--warmup`, rows or a time,
-    and their text.
+    """Yield name and SQL of the views of `ops` and `served` without the warm-up of each run.
+
+    A `--warmup` is a number of rows or a time.
     """
     cases = ""
     for folder, warmup in (
-        (of, run.summary.warmup.asked) for of, run in runs if run.summary.warmup is not None
+        (folder, run.summary.warmup.asked) for folder, run in runs if run.summary.warmup is not None
     ):
         rows, started = _ROWS.fullmatch(warmup), "coalesce(scheduled_ns, submitted_ns)"
-        lasts = (
+        condition = (
             f"row >= {rows[1]}"
             if rows
             else f"coalesce({started} >= {parse_duration_ns(warmup)}, true)"
         )
-        cases += f" WHEN {literal(folder)} THEN {lasts}"
-    which = f"CASE origin{cases} ELSE true END"
+        cases += f" WHEN {literal(folder)} THEN {condition}"
+    is_measured = f"CASE origin{cases} ELSE true END"
     if "ops" in names:
-        yield "measured", f"FROM ops WHERE {which if cases else 'true'}"
+        yield "measured", f"FROM ops WHERE {is_measured if cases else 'true'}"
     if "served" in names and ("ops" in names or not cases):
-        warm = (
-            f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {which}) USING (origin,"
+        without_warmup = (
+            f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {is_measured}) USING (origin,"
             " request_id)"
         )
-        yield "measured_requests", f"FROM served {warm if cases else ''}"
+        yield "measured_requests", f"FROM served {without_warmup if cases else ''}"
 
 
 _PATTERN = set("*?[")
-_OF_A_RUN = (OPS, SERVED, SERIES, BLOCKS)
+_RUN_TABLES = (OPS, SERVED, SERIES, BLOCKS)
 _COUNTS = (
     "queued int64, issued int64, issued_bytes int64, completed int64, completed_bytes int64, errors"
     " int64, requeues int64, requests_merged int64, bios int64, bio_bytes int64, bios_merged int64,"
@@ -180,16 +180,15 @@ FACTS: dict[str, dict[str, list[str]]] = {
         ("probes", f"origin string, direction string, {_COUNTS}"),
     )
 }
-"""Columns of the views that no table of the contract is behind.
+"""Columns of the views that no table of the trace schema backs: Arrow type and source.
 
-Their Arrow types, and where they stand in run.json, or among a probe's counts, if not under their
-names.
+The source is a path in run.json or in a probe's counts, if it differs from the column's name.
 """
 
 
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Yield a connection that has the views of `paths`, as of `register`."""
+    """Yield a connection with the views of `paths` (see `register`)."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
         register(db, paths, Path(scratch))
         yield db
@@ -198,31 +197,29 @@ def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
 def register(
     db: duckdb.DuckDBPyConnection, paths: Sequence[Path | str], scratch: Path
 ) -> dict[str, Sequence[Path]]:
-    """Make the views of the tables in `paths` in `db`.
+    """Create views in `db` of the tables in `paths`: files, patterns, or folders (recursive).
 
-    Files, patterns, or folders with all below them.
+    Returns the files that each view reads, by view name.
 
-    Returns them by name, with the files that each reads.
+    Several files of one table are one view. A trace adds its objects table, and a table of a run
+    adds the facts of the run. CSV and facts are first written to `scratch` as Parquet.
 
-    Several files of one table are one view. A trace brings its objects table with it, a table of a
-    run the run's facts. CSV is first written to Parquet in `scratch`, as are facts.
-
-    TraceError if a file is missing, damaged or none of ours. ConfigError if a folder holds no
-    table, or no file fits a pattern.
+    TraceError if a file is missing, damaged or not a table of kvtrace. ConfigError if a folder
+    holds no table, or no file matches a pattern.
     """
-    found: dict[str, dict[Path, str]] = {}
+    files_by_view: dict[str, dict[Path, str]] = {}
     tiers: dict[str, list[Row]] = {}
     folders: dict[Path, None] = {}
-    for path in dict.fromkeys(file for given in paths for file in files_in(Path(given))):
+    for path in dict.fromkeys(file for path_given in paths for file in files_in(Path(path_given))):
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
         reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
-        is_of_run = reader.table in _OF_A_RUN
+        is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
             folders[path.parent] = None
         origin = str(path.parent if is_of_run else path)
-        _add(found, reader.table, path, origin, scratch)
+        _add_file(files_by_view, reader.table, path, origin, scratch)
         tiers.setdefault(
             origin,
             [
@@ -239,7 +236,7 @@ def register(
         if reader.table is TRACE and objects.is_file():
             if objects.name.endswith(".parquet"):
                 tables.checked(objects, OBJECTS)
-            _add(found, OBJECTS, objects, origin, scratch)
+            _add_file(files_by_view, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = (
         (folder, probe.block.directions)
@@ -247,11 +244,11 @@ def register(
         if (probe := find_probe(folder)) is not None
     )
     facts = {
-        "runs": [_found(run, "runs") | {"origin": str(of)} for of, run in runs],
+        "runs": [_facts_of_document(run, "runs") | {"origin": str(folder)} for folder, run in runs],
         "tiers": [row for rows in tiers.values() for row in rows],
         "probes": [
-            _found(counts, "probes") | {"origin": str(of), "direction": direction}
-            for of, directions in probes
+            _facts_of_document(counts, "probes") | {"origin": str(folder), "direction": direction}
+            for folder, directions in probes
             for direction, counts in directions.items()
         ],
     }
@@ -262,88 +259,90 @@ def register(
             )
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
-            found[name] = {target: ""}
-    for name, files in sorted(found.items()):
-        db.execute(_statement(name, files, tiers))
-    measured = dict(_measured(list(found), runs))
+            files_by_view[name] = {target: ""}
+    for name, files in sorted(files_by_view.items()):
+        db.execute(_view_statement(name, files, tiers))
+    measured = dict(_measured_views(list(files_by_view), runs))
     for name, text in measured.items():
         db.execute(f"CREATE VIEW {name} AS {text}")
-    return {name: list(found[name]) for name in sorted(found)} | dict.fromkeys(measured, ())
+    return {name: list(files_by_view[name]) for name in sorted(files_by_view)} | dict.fromkeys(
+        measured, ()
+    )
 
 
 def files_in(path: Path) -> list[Path]:
-    """Return the files of ours that `path` names: itself, those that fit it, or those below it."""
+    """Return the table files at `path`: the file, the matches of a pattern, or those in a folder."""
     if not path.exists() and _PATTERN & set(str(path)):
-        fitting = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute too
-        if not fitting:
-            raise ConfigError(f"{path}: no file fits this pattern")
-        return [file for each in fitting for file in files_in(each)]
+        matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute too
+        if not matches:
+            raise ConfigError(f"{path}: no file matches this pattern")
+        return [file for match in matches for file in files_in(match)]
     if not path.is_dir():
         return [path]
     files = sorted(
-        f
-        for f in path.rglob("*")
-        if (f.name in (RUN_FILE, PROBE_FILE) or f.name.endswith(tables.SUFFIXES))
-        and not f.name.startswith(".")
+        candidate
+        for candidate in path.rglob("*")
+        if (candidate.name in (RUN_FILE, PROBE_FILE) or candidate.name.endswith(tables.SUFFIXES))
+        and not candidate.name.startswith(".")
     )
     if not files:
         refuse_cut_off(path)
         raise ConfigError(
-            f"{path}: no table of ours in this folder (*{' or *'.join(tables.SUFFIXES)})"
+            f"{path}: no kvtrace table in this folder (*{' or *'.join(tables.SUFFIXES)})"
         )
     return files
 
 
-def _statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row]]) -> str:
-    # Rows of one instant are in order, too.
+def _view_statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row]]) -> str:
+    # The row number orders operations of one instant.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
     names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
     enum = f"ENUM({names})" if names else "VARCHAR"
-    named = {
+    tier_names = {
         origin: (
             f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS"
             " tier)"
         )
         for origin, rows in tiers.items()
     }
-    named[""] = f" REPLACE (tier::{enum} AS tier)"
+    tier_names[""] = f" REPLACE (tier::{enum} AS tier)"
     if name != "tiers" and (
         name not in TABLES or all(column.name != "tier" for column in TABLES[name].columns)
     ):
-        named = dict.fromkeys(named, "")
-    extras, parts = TABLES[name].extras if name in TABLES else (), []
+        tier_names = dict.fromkeys(tier_names, "")
+    extras, selects = TABLES[name].extras if name in TABLES else (), []
     for file, origin in files.items():
-        # Extra columns that it lacks have their defaults.
+        # A missing extra column has its default.
         present = set(pq.read_schema(file).names) if extras else set()
         absent = "".join(
-            f", CAST({'NULL' if c.default is None else c.default} AS {c.type}) AS {c.name}"
-            for c in extras
-            if c.name not in present
+            f", CAST({'NULL' if column.default is None else column.default} AS {column.type}) AS {column.name}"
+            for column in extras
+            if column.name not in present
         )
-        of = f", {literal(origin)} AS origin" if origin else ""
-        parts.append(f"SELECT *{named[origin]}{row}{absent}{of} FROM read_parquet({literal(file)})")
-    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(parts)}"
+        origin_column = f", {literal(origin)} AS origin" if origin else ""
+        selects.append(
+            f"SELECT *{tier_names[origin]}{row}{absent}{origin_column} FROM read_parquet({literal(file)})"
+        )
+    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(selects)}"
 
 
-def _add(
-    found: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path
+def _add_file(
+    files_by_view: dict[str, dict[Path, str]], table: Table, path: Path, origin: str, scratch: Path
 ) -> None:
-    """Add the file at `path`, as Parquet and by a name that DuckDB does not read as a pattern."""
-    file, made = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
+    """Add the file at `path`, as Parquet under a name that DuckDB does not take for a pattern."""
+    file, copy = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
     if not path.name.endswith(".parquet"):
-        file, reader = made, tables.open_table(path, table)
+        file, reader = copy, tables.open_table(path, table)
         with pq.ParquetWriter(file, arrow_schema(table, reader.extras), compression="zstd") as out:
             for batch in reader.batches():
                 out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
     elif _PATTERN & set(str(path)):
-        file = made
+        file = copy
         file.symlink_to(path.resolve())
-    found.setdefault(table.name, {}).setdefault(file, origin)
+    files_by_view.setdefault(table.name, {}).setdefault(file, origin)
 
 
-def _found(whole: object, view: str) -> Row:
-    places = {
-        name: (place or [name])[0].split(".") for name, (_kind, *place) in FACTS[view].items()
-    }
-    return {name: at(whole, *path) for name, path in places.items()}
+def _facts_of_document(document: object, view: str) -> Row:
+    paths = {name: (path or [name])[0].split(".") for name, (_kind, *path) in FACTS[view].items()}
+    return {name: at(document, *path) for name, path in paths.items()}

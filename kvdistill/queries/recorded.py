@@ -1,5 +1,6 @@
-"""Figures as rows of tables: of a run's operations, by the recorder that makes its run.json, and of
-any other times, by the same distributions.
+"""Figures of a run's operations, and distributions of other times, as rows of tables.
+
+The recorder that computes run.json also computes these.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from kvtrace.core.statistics import QUANTILES
 MEASURES = ("latency", "response", "lateness")
 """The times of an operation, as run.json calls them."""
 TIME_FIELDS = ("mean_ns", *(f"{name}_ns" for name in QUANTILES), "max_ns")
-_WHOLE = 10_000
+_TEN_THOUSAND = 10_000
 
 
 class TimeKey(NamedTuple):
-    """Of which operations a time is, and which time."""
+    """The measure, tier and operation of a distribution of times."""
 
     measure: str
     tier: str
@@ -33,42 +34,42 @@ class TimeRows(NamedTuple):
     """Distributions as rows."""
 
     points: list[dict[str, Any]]
-    """The time at each share of the operations, where there are enough of them."""
+    """The time at each share of the operations, if there are enough operations."""
     summaries: dict[str, list[dict[str, Any]]]
-    """By measure: count, mean, percentiles and longest time, by tier and operation."""
+    """Count, mean, percentiles and maximum by tier and operation, for each measure."""
 
 
 def figure_rows(recording: OpsRecording) -> list[dict[str, Any]]:
     """Return counts, bytes and rates by tier and operation.
 
-    Null is what was not measured: deletes move nothing, and a simulated tier has no times.
+    An unmeasured figure is null: deletes transfer nothing, and a simulated tier has no times.
     """
     recorder, rows = recording.recorder, []
-    of_kind = {(figures.tier, figures.op): figures for figures in recorder.figures()}
+    figures_by_kind = {(figures.tier, figures.op): figures for figures in recorder.figures()}
     for index, tier in enumerate(recorder.tiers):
         for code in sorted(range(len(OPS)), key=lambda code: OPS[code]):
             (kind,) = recorder.kinds_of(index, code)
-            figures = None if tier is None else of_kind.get((tier.name, OPS[code]))
+            figures = None if tier is None else figures_by_kind.get((tier.name, OPS[code]))
             if figures is None:
                 continue
-            planned, done, errors = (
+            planned, completed, errors = (
                 figures.planned or 0,
                 figures.operations or 0,
                 figures.errors or 0,
             )
-            has_bytes = done > 0 and figures.op != "delete"
+            has_bytes = completed > 0 and figures.op != "delete"
             rows.append(
                 {
                     "tier": figures.tier,
                     "op": figures.op,
                     "engine": recording.engines[kind],
                     "rows": planned,
-                    "operations": done,
+                    "operations": completed,
                     "errors": errors,
                     "corrupt": figures.corrupt,
-                    "skipped": planned - done - errors,
+                    "skipped": planned - completed - errors,
                     "bytes": figures.bytes if has_bytes else None,
-                    "io_bytes": figures.io_bytes if done else None,
+                    "io_bytes": figures.io_bytes if completed else None,
                     "span_ns": figures.span_ns,
                     "bandwidth_bytes_per_s": figures.bandwidth_bytes_per_s,
                     "operations_per_s": figures.operations_per_s,
@@ -77,11 +78,11 @@ def figure_rows(recording: OpsRecording) -> list[dict[str, Any]]:
     return rows
 
 
-def operation_times(recording: OpsRecording, parts: Sequence[int]) -> TimeRows:
-    """Return latency, response time and lateness of operations that completed well.
+def operation_times(recording: OpsRecording, ten_thousandths: Sequence[int]) -> TimeRows:
+    """Return latency, response time and lateness of successful operations.
 
-    `parts` are shares in ten-thousandths. Simulated tiers have no such times, and a closed loop has
-    latencies alone.
+    `ten_thousandths` are the shares of `TimeRows.points`. Simulated tiers have no times, and a
+    closed loop has latencies only.
     """
     recorder = recording.recorder
     measures = {"latency": SERVICE}
@@ -94,21 +95,21 @@ def operation_times(recording: OpsRecording, parts: Sequence[int]) -> TimeRows:
         if tier is not None and tier.has_times
         for op, code in sorted((op, code) for code, op in enumerate(OPS))
     }
-    return time_rows(recorder.times, slots, parts, MEASURES)
+    return time_rows(recorder.times, slots, ten_thousandths, MEASURES)
 
 
-def viewed_times(db: duckdb.DuckDBPyConnection) -> TimeRows:
+def times_of_view(db: duckdb.DuckDBPyConnection) -> TimeRows:
     """Return the summaries of the view `times`, which has columns measure, tier, op and time_ns."""
-    counted = db.execute(
+    count_rows = db.execute(
         "SELECT measure, tier, op, count(*) FROM times GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    counts: Any = np.array([count for *_, count in counted], np.int64)
-    times = TimeDistributions(len(counted), exact_limits(counts))
-    slots = {TimeKey(*key): [index] for index, (*key, _) in enumerate(counted)}
+    counts: Any = np.array([count for *_, count in count_rows], np.int64)
+    times = TimeDistributions(len(count_rows), exact_limits(counts))
+    slots = {TimeKey(*key): [index] for index, (*key, _) in enumerate(count_rows)}
     for key, (index,) in slots.items():
         query = "SELECT time_ns FROM times WHERE measure = ? AND tier = ? AND op = ?"
-        chosen = db.sql(query, params=list(key))
-        for batch in chosen.to_arrow_reader(BATCH_ROWS):
+        relation = db.sql(query, params=list(key))
+        for batch in relation.to_arrow_reader(BATCH_ROWS):
             times.add(batch.column("time_ns").to_numpy(), index)
     return time_rows(times, slots, (), sorted({key.measure for key in slots}))
 
@@ -116,27 +117,32 @@ def viewed_times(db: duckdb.DuckDBPyConnection) -> TimeRows:
 def time_rows(
     times: TimeDistributions,
     slots: Mapping[TimeKey, Sequence[int]],
-    parts: Sequence[int],
+    ten_thousandths: Sequence[int],
     measures: Sequence[str],
 ) -> TimeRows:
-    """Return the rows of `times`, of which `slots` names those of each key.
+    """Return the rows of `times`; `slots` holds the indices of each key's distributions.
 
-    `parts` are shares in ten-thousandths; every one of `measures` has summaries, if only none.
+    `ten_thousandths` are the shares of the points. Each of `measures` has a list of summaries, which
+    may be empty.
     """
     points: list[dict[str, Any]] = []
     summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in measures}
     for key, indices in slots.items():
         if not times.count(*indices):
             continue
-        found: Distribution = times.distribution(*indices)
-        # As few operations tell no high percentile, they tell no low one.
-        told = [part for part in parts if found.count * part >= _WHOLE]
+        distribution: Distribution = times.distribution(*indices)
+        # Too few operations for a high percentile are too few for a low one.
+        reported_shares = [
+            share for share in ten_thousandths if distribution.count * share >= _TEN_THOUSAND
+        ]
         points += [
-            key._asdict() | {"share": part / _WHOLE, "time_ns": value}
-            for part, value in zip(told, times.quantiles(told, *indices), strict=True)
+            key._asdict() | {"share": share / _TEN_THOUSAND, "time_ns": value}
+            for share, value in zip(
+                reported_shares, times.quantiles(reported_shares, *indices), strict=True
+            )
             if value is not None
         ]
-        row: dict[str, Any] = {"tier": key.tier, "op": key.op, "count": found.count}
-        row |= {name: getattr(found, name) for name in TIME_FIELDS}
+        row: dict[str, Any] = {"tier": key.tier, "op": key.op, "count": distribution.count}
+        row |= {name: getattr(distribution, name) for name in TIME_FIELDS}
         summaries[key.measure].append(row)
     return TimeRows(points, summaries)

@@ -29,7 +29,7 @@ BATCH_ROWS = 10_000
 def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
     """Return the files of a command line, and the SQL that may be its last argument.
 
-    SQL is what is no file and has a space in it, or nothing at all.
+    The last argument is SQL if it is empty, or contains a space and is not a file.
     """
     if not arguments:
         return [], None
@@ -41,16 +41,15 @@ def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
 
 
 @contextmanager
-def answer(
+def run_statement(
     paths: Sequence[Path], statement: str, needs: Sequence[str] = ()
 ) -> Iterator[pa.RecordBatchReader]:
-    """Yield the result of `statement`, which reads the views `needs`, over `paths` as a stream of
-    Arrow batches.
+    """Yield the result of `statement` over `paths` as a stream of Arrow batches.
 
-    The statement can read nothing but these files and write nothing.
+    The statement can read only these files and cannot write. `needs` are the views that it reads.
 
-    ConfigError if the statement is not one, DuckDB refuses it, or a view is missing. TraceError if
-    a file is damaged or none of ours.
+    ConfigError if the text is not one statement, DuckDB rejects it, or a view is missing.
+    TraceError if a file is damaged or not a table of kvtrace.
     """
     with _opened(paths) as (db, names):
         missing = [name for name in needs if name not in names]
@@ -59,24 +58,22 @@ def answer(
                 f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)},"
                 f" but the files hold only {', '.join(names)}"
             )
-        with _refusals(names):
-            kinds = [found.type for found in db.extract_statements(statement)]
+        with _convert_errors(names):
+            kinds = [parsed.type for parsed in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise ConfigError(
                     "write exactly one SQL statement that reads: SELECT, FROM, DESCRIBE or"
                     " SUMMARIZE"
                 )
-            yield _told_apart(db.sql(statement).to_arrow_reader(BATCH_ROWS))
+            yield _rename_duplicates(db.sql(statement).to_arrow_reader(BATCH_ROWS))
 
 
 @contextmanager
 def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
-    """Yield a connection that can read nothing but `paths` and write no file, and the names of its
-    views.
-    """
+    """Yield a connection that can read only `paths` and write no file, with its view names."""
     with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
         if not (views := register(db, paths, Path(folder))):
-            raise ConfigError(f"{paths[0]}: figures only, no rows to query; use kvdistill report")
+            raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill report")
         allowed = ", ".join(literal(file) for files in views.values() for file in files)
         db.execute(f"SET allowed_paths = [{allowed}]")
         db.execute("SET enable_external_access = false")
@@ -85,62 +82,62 @@ def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, 
 
 
 @contextmanager
-def _refusals(names: Sequence[str]) -> Iterator[None]:
-    """Raise ConfigError, which lists the views, for what DuckDB refuses."""
+def _convert_errors(names: Sequence[str]) -> Iterator[None]:
+    """Convert errors of DuckDB to a ConfigError that lists the views."""
     try:
         yield
     except duckdb.OutOfMemoryException:
-        # `connect` says it.
+        # `connect` converts this one.
         raise
     except duckdb.Error as error:
-        # The last lines repeat the statement, with a mark.
-        said = " ".join(str(error).partition("\nLINE ")[0].split())
-        raise ConfigError(f"SQL: {said} (views here: {', '.join(names)})") from None
+        # DuckDB's last lines repeat the statement.
+        message = " ".join(str(error).partition("\nLINE ")[0].split())
+        raise ConfigError(f"SQL: {message} (views here: {', '.join(names)})") from None
 
 
-def _told_apart(answered: pa.RecordBatchReader) -> pa.RecordBatchReader:
-    """Return `answered` with columns of one name, as a join has them, called NAME, NAME_1 and so
-    on.
-    """
+def _rename_duplicates(reader: pa.RecordBatchReader) -> pa.RecordBatchReader:
+    """Rename duplicate columns, as of a join, to NAME, NAME_1 and so on."""
     fields: dict[str, pa.Field] = {}
-    for field in answered.schema:
-        free = (f"{field.name}_{count}" if count else field.name for count in itertools.count())
-        name = next(name for name in free if name not in fields)
+    for field in reader.schema:
+        candidates = (
+            f"{field.name}_{count}" if count else field.name for count in itertools.count()
+        )
+        name = next(name for name in candidates if name not in fields)
         fields[name] = field.with_name(name)
-    named = (batch.rename_columns(list(fields)) for batch in answered)
-    return pa.RecordBatchReader.from_batches(pa.schema(fields.values()), named)
+    renamed_batches = (batch.rename_columns(list(fields)) for batch in reader)
+    return pa.RecordBatchReader.from_batches(pa.schema(fields.values()), renamed_batches)
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """Answers statements one after another over the views of some files.
+    """Runs statements one after another over the views of some files.
 
-    Tables, views and macros that a statement makes are kept in memory until the end.
+    Tables, views and macros that a statement creates are kept in memory until the end.
     """
 
     connection: duckdb.DuckDBPyConnection
     names: list[str]
-    """Of the views."""
+    """Names of the views."""
 
     def run(self, text: str, show: Callable[[pa.RecordBatchReader], None]) -> None:
-        """Run the statements in `text`, and `show` the result of each that reads.
+        """Run the statements in `text`, and `show` the result of each SELECT.
 
-        ConfigError if DuckDB refuses one, also while its result is read.
+        ConfigError if DuckDB rejects one, also while its result is read.
         """
-        with _refusals(self.names):
+        with _convert_errors(self.names):
             for statement in self.connection.extract_statements(text):
                 if statement.type == duckdb.StatementType.SELECT:
-                    found = self.connection.sql(statement.query)
-                    show(_told_apart(found.to_arrow_reader(BATCH_ROWS)))
+                    relation = self.connection.sql(statement.query)
+                    show(_rename_duplicates(relation.to_arrow_reader(BATCH_ROWS)))
                 else:
                     self.connection.execute(statement)
 
 
 @contextmanager
 def opened_shell(paths: Sequence[Path]) -> Iterator[Shell]:
-    """Yield what answers statements over the views of `paths`.
+    """Yield a shell over the views of `paths`.
 
-    TraceError if a file is damaged or none of ours.
+    TraceError if a file is damaged or not a table of kvtrace.
     """
     with _opened(paths) as (connection, names):
         yield Shell(connection, names)
@@ -154,7 +151,7 @@ class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     answers: str
-    """What it answers, in a sentence or two."""
+    """The question that it answers, in one or two sentences."""
     needs: list[str]
     """The views that it reads."""
     sql: str
@@ -162,7 +159,7 @@ class NamedQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 def named_queries() -> list[NamedQuery]:
     """Return the library, by name."""
-    found = []
+    queries = []
     folder = resources.files("kvdistill.queries").joinpath("sql", "library")
     for file in sorted(
         (file for file in folder.iterdir() if file.name.endswith(".sql")),
@@ -175,16 +172,16 @@ def named_queries() -> list[NamedQuery]:
         )
         answers = " ".join(line for line in comment if not line.startswith(_NEEDS))
         name = file.name.removesuffix(".sql")
-        found.append(NamedQuery(name=name, needs=needs.split(", "), sql=text, answers=answers))
-    return found
+        queries.append(NamedQuery(name=name, needs=needs.split(", "), sql=text, answers=answers))
+    return queries
 
 
 def named_query(name: str) -> NamedQuery:
     """Return the query called `name`; ConfigError if there is none."""
-    found = {query.name: query for query in named_queries()}
-    if name not in found:
-        meant = nearest(name, found) or ";"
+    queries = {query.name: query for query in named_queries()}
+    if name not in queries:
+        suggestion = nearest(name, queries) or ";"
         raise ConfigError(
-            f"--query {name}: no such query{meant} `kvdistill sql --list` names them all"
+            f"--query {name}: no such query{suggestion} `kvdistill sql --list` lists them"
         )
-    return found[name]
+    return queries[name]

@@ -1,7 +1,4 @@
-"""The rows of one tier of a trace within a window, in order, as numpy arrays.
-
-What SQL does not do.
-"""
+"""Read the rows of one tier of a trace within a window, in order, as numpy arrays."""
 
 from __future__ import annotations
 
@@ -26,16 +23,16 @@ READ, WRITE, DELETE = (enum_code(TRACE, "op", op) for op in ("read", "write", "d
 OK, ERROR = (enum_code(OPS, "outcome", value) for value in ("ok", "error"))
 """Codes of `op` and `outcome` in the tables."""
 Columns = dict[str, NDArray[np.int64]]
-"""Columns of rows by name. Those of `_KINDS` are of shorter whole numbers."""
+"""Columns of rows by name, as 64-bit integers except those in `_KINDS`."""
 _KINDS = {"op": "i1", "stage": "i4"}
-"""Of columns that are shorter than 64 bits."""
+"""Types of the columns that are shorter than 64 bits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TierPlace:
     """A tier of a trace by its index.
 
-    In a fleet, where nodes have their own, that of some nodes.
+    In a fleet with a tier for each node, `nodes` selects the nodes that share this tier.
     """
 
     tier: int
@@ -47,7 +44,7 @@ class TierPlace:
         return ("tier",) if self.nodes is None else ("tier", "node")
 
     def holds(self, batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which rows of `batch` are of it."""
+        """Return a mask of the rows of `batch` that belong to this tier."""
         is_here = batch.column("tier").to_numpy() == self.tier
         if self.nodes is not None:
             node = batch.column("node").to_numpy()
@@ -55,30 +52,30 @@ class TierPlace:
         return is_here
 
 
-def place_of(meta: Metadata, name: str) -> TierPlace:
+def find_tier_place(meta: Metadata, name: str) -> TierPlace:
     """Return the tier called `name`, or, as `nvme@3`, the one that node 3 of a fleet uses.
 
-    ConfigError with the tiers there are if there is none, or if `name` does not say of which node.
+    ConfigError if the tier does not exist, or `name` lacks the node.
     """
     names = [tier.name for tier in meta.tiers]
-    tier, at, node = (name, "", "") if name in names else name.rpartition("@")
-    if tier not in names or (at and not node.isdecimal()):
+    tier, separator, node = (name, "", "") if name in names else name.rpartition("@")
+    if tier not in names or (separator and not node.isdecimal()):
         raise ConfigError(f"no tier {name!r} in this trace; it has {', '.join(names) or 'none'}")
-    index, each = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
-    if each is UNSET:
-        if at:
+    index, instance_nodes = names.index(tier), meta.tiers[names.index(tier)].instance_nodes
+    if instance_nodes is UNSET:
+        if separator:
             raise ConfigError(
                 f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}"
             )
         return TierPlace(index)
     nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
-    if not at or int(node) >= nodes:
+    if not separator or int(node) >= nodes:
         raise ConfigError(
-            f"of tier {tier!r} there are {meta.instances(meta.tiers[index])}: name a node, such as"
+            f"tier {tier!r} has {meta.instances(meta.tiers[index])} instances: add a node, such as"
             f" {tier}@0"
         )
-    first = int(node) // each * each
-    return TierPlace(index, range(first, first + each))
+    first = int(node) // instance_nodes * instance_nodes
+    return TierPlace(index, range(first, first + instance_nodes))
 
 
 def tier_rows(
@@ -94,22 +91,22 @@ def tier_rows(
     window, last, row = RowWindow(limit), None, 0
     for batch in reader.batches([*names, *place.columns]):
         ts = batch.column("ts_ns").to_numpy()
-        keep = np.flatnonzero(place.holds(batch))
-        back = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)
-        if len(back):
+        matching = np.flatnonzero(place.holds(batch))
+        reversed_rows = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)
+        if len(reversed_rows):
             raise TraceError(
                 "time goes back here; sort the trace by ts_ns",
-                row=row + int(back[0]),
+                row=row + int(reversed_rows[0]),
                 column="ts_ns",
             )
         last, row = (ts[-1] if len(ts) else last), row + len(ts)
-        if not len(keep):
+        if not len(matching):
             continue
-        part = window.take(
-            {name: numbers(batch.column(name), _KINDS.get(name, "i8"))[keep] for name in names}
+        rows = window.take(
+            {name: numbers(batch.column(name), _KINDS.get(name, "i8"))[matching] for name in names}
         )
-        if part is not None:
-            yield part
+        if rows is not None:
+            yield rows
         if window.is_over:
             return
 
@@ -117,16 +114,16 @@ def tier_rows(
 def parse_window(
     limit: str | None, begin: str | None, end: str | None, busiest: str | None
 ) -> Limit:
-    """Return the part of a source that a user names, with times from its first operation on.
+    """Parse the window options of a command line; times count from the first operation.
 
     `limit` is rows, a time or bytes; the others are times, as units.py reads them.
 
-    ConfigError if there is no such part.
+    ConfigError if the options conflict or the window is empty.
     """
     window = parse_limit(limit)
     if busiest is not None:
         if begin is not None or end is not None:
-            raise ConfigError("--busiest chooses the window: leave out --from and --to")
+            raise ConfigError("--busiest chooses the window itself: remove --from and --to")
         return replace(window, busiest_ns=positive("--busiest", parse_duration_ns)(busiest))
     begin_ns = 0 if begin is None else parse_duration_ns(begin)
     if end is None:
@@ -138,35 +135,35 @@ def parse_window(
 
 
 class RowWindow:
-    """Takes rows in order of time from a limit's beginning up to its end."""
+    """A filter that passes rows, in order of time, from the start of a limit to its end."""
 
     def __init__(self, limit: Limit) -> None:
-        """Take rows up to `limit`, its time from the first row on."""
+        """Pass rows within `limit`; its times count from the first row."""
         self._limit = limit
-        self._seen = self._moved = 0
+        self._seen = self._bytes = 0
         self._first: int | None = None
         self.is_over = False
 
-    def take(self, part: Columns) -> Columns | None:
+    def take(self, rows: Columns) -> Columns | None:
         """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit.
 
         Null if there are none.
         """
         limit = self._limit
-        if self._first is None and len(part["op"]):
-            self._first = int(part["ts_ns"][0]) + limit.begin_ns
+        if self._first is None and len(rows["op"]):
+            self._first = int(rows["ts_ns"][0]) + limit.begin_ns
         if limit.begin_ns and self._first is not None:
-            begin = int(np.searchsorted(part["ts_ns"], self._first))
-            part = {name: values[begin:] for name, values in part.items()}
-        count = len(part["op"])
-        total = self._moved + np.cumsum(np.where(part["op"] == DELETE, 0, part["length_bytes"]))
+            begin = int(np.searchsorted(rows["ts_ns"], self._first))
+            rows = {name: values[begin:] for name, values in rows.items()}
+        count = len(rows["op"])
+        total = self._bytes + np.cumsum(np.where(rows["op"] == DELETE, 0, rows["length_bytes"]))
         stop = min(
             count,
             count if limit.rows is None else limit.rows - self._seen,
             (
                 count
                 if limit.span_ns is None or self._first is None
-                else int(np.searchsorted(part["ts_ns"], self._first + limit.span_ns))
+                else int(np.searchsorted(rows["ts_ns"], self._first + limit.span_ns))
             ),
             (
                 count
@@ -175,8 +172,8 @@ class RowWindow:
             ),
         )
         self.is_over = stop < count
-        self._seen, self._moved = self._seen + stop, int(total[-1]) if count else self._moved
-        return {name: values[:stop] for name, values in part.items()} if stop else None
+        self._seen, self._bytes = self._seen + stop, int(total[-1]) if count else self._bytes
+        return {name: values[:stop] for name, values in rows.items()} if stop else None
 
 
 def ordered_rows(path: Path, limit: Limit) -> Iterator[Columns]:
@@ -186,30 +183,30 @@ def ordered_rows(path: Path, limit: Limit) -> Iterator[Columns]:
     window = RowWindow(limit)
     for batch in pq.ParquetFile(path).iter_batches(batch_size=BATCH_ROWS, use_threads=False):
         columns = zip(batch.schema.names, batch.columns, strict=True)
-        kept = window.take(
+        rows = window.take(
             {name: column.to_numpy(zero_copy_only=False) for name, column in columns}
         )
-        if kept is not None:
-            yield kept
+        if rows is not None:
+            yield rows
         if window.is_over:
             return
 
 
-def found_window(limit: Limit, rows: Callable[[], Iterator[Columns]]) -> Limit:
-    """Return `limit` with its busiest window found among all `rows`.
-
-    Unchanged if it asks for none.
-    """
+def find_busiest_window(limit: Limit, rows: Callable[[], Iterator[Columns]]) -> Limit:
+    """Resolve the busiest window of `limit` from all `rows`; unchanged without one."""
     length = limit.busiest_ns
     if length is None:
         return limit
 
-    def moves() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    def bytes_over_time() -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         first = None
-        for part in rows():
-            if len(part["op"]):
-                first = part["ts_ns"][0] if first is None else first
-                yield part["ts_ns"] - first, np.where(part["op"] == DELETE, 0, part["length_bytes"])
+        for batch in rows():
+            if len(batch["op"]):
+                first = batch["ts_ns"][0] if first is None else first
+                yield (
+                    batch["ts_ns"] - first,
+                    np.where(batch["op"] == DELETE, 0, batch["length_bytes"]),
+                )
 
-    begin_ns = busiest_begin_ns(moves(), length)
+    begin_ns = busiest_begin_ns(bytes_over_time(), length)
     return replace(limit, begin_ns=begin_ns, busiest_ns=None).within(Limit(span_ns=length))

@@ -1,10 +1,8 @@
-"""Scorecards of `kvreplay scorecard` compared, stack by stack.
+"""Compare scorecards of `kvreplay scorecard`, stack by stack.
 
-What their runs tell of two drives, and no more.
-
-Users are compared by every run of both searches, held or not. Rates and response times are of
-trials at one load, and say nothing of each other at two: where drives were measured at two loads
-they are shown, not judged.
+The sustained users of two drives are compared by every run of both searches, passed or failed.
+Bandwidths and response times are compared only if both drives were measured at one load; otherwise
+they are shown without a verdict.
 """
 
 from __future__ import annotations
@@ -49,57 +47,61 @@ _FIGURES = {
     "read_p50_ns": ("read", "response_p50_ns"),
     "read_p99_9_ns": ("read", "response_p99_9_ns"),
 }
-"""Of a trial: operation and name, as comparisons of runs have them."""
-_JUDGED = 3
-"""So many of these, the first, make the headline, beside the users."""
+"""Operation and figure by field of a trial, as comparisons of runs name them."""
+_HEADLINE_FIGURES = 3
+"""The headline has this many of `_FIGURES`, the first ones, and the users."""
 _DEFINITION = (
-    "users: the ratio of the most that are sustained; its interval: by the likelihood of every"
-    " run's outcome, which is logistic in the logarithm of the users and as steep for both drives."
-    " Other figures, at one load alone: "
+    "users: the ratio of sustained users; its interval is a likelihood interval of all runs'"
+    " outcomes, logistic in log(users) with one slope for both drives. Other figures, only at one"
+    " load: "
 )
-_STEP, _STEEPNESS = 0.02, (0.01, 1.0, 16)
-"""Of the logarithms of users.
-
-Least, greatest and number of the widths in which a drive's outcome turns.
-"""
+_STEP, _WIDTHS = 0.02, (0.01, 1.0, 16)
+"""Grid over log(users): step, and the range and number of widths of the logistic curve."""
 _CAUTION = 2
-"""A search ends where it found what it looked for, and looks steadier than it is.
+"""Factor on the chi-square threshold.
 
-With so many times the chi-square, a drive differs from itself in 5 % of cases at most even if what
-it sustains varies by a tenth (test_cards.py).
+A search stops at its result, so its outcomes look steadier than they are. With this factor, a drive
+differs from itself in at most 5 % of cases even if its sustained users vary by a tenth
+(test_cards.py).
 """
 
 
 def compare_cards(names: Sequence[str], cards: Sequence[Card]) -> Comparison:
-    """Compare `cards`, called `names`, each with the first.
+    """Compare each of `cards`, called `names`, with the first.
 
-    ConfigError for fewer than two, no stack in common, or stacks under other traffic or over
-    another window.
+    ConfigError for fewer than two cards, no common stack, or different traffic or windows.
     """
     if len(cards) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two scorecards or more to compare")
-    by = [{score.preset: score for score in card.scores} for card in cards]
+    scores_by_card = [{score.preset: score for score in card.scores} for card in cards]
     stacks = {
-        preset: [of[preset] for of in by] for preset in by[0] if all(preset in of for of in by)
+        preset: [scores_by_preset[preset] for scores_by_preset in scores_by_card]
+        for preset in scores_by_card[0]
+        if all(preset in scores_by_preset for scores_by_preset in scores_by_card)
     }
     if not stacks:
-        has = (f"{name} has {', '.join(of) or 'none'}" for name, of in zip(names, by, strict=True))
-        raise ConfigError(f"these cards have no stack in common: {'; '.join(has)}")
-    asked = {"window": [card.window for card in cards]}
-    asked |= {
+        stacks_by_card = (
+            f"{name} has {', '.join(scores_by_preset) or 'none'}"
+            for name, scores_by_preset in zip(names, scores_by_card, strict=True)
+        )
+        raise ConfigError(f"these cards have no stack in common: {'; '.join(stacks_by_card)}")
+    conditions = {"window": [card.window for card in cards]}
+    conditions |= {
         f"traffic of {preset}": [score.gen for score in scores] for preset, scores in stacks.items()
     }
-    for what, values in asked.items():
-        known = {
+    for condition, values in conditions.items():
+        names_by_value = {
             value: name for value, name in zip(values, names, strict=True) if value is not None
         }
-        if len(known) > 1:
-            said = "; ".join(f"{name}: {value}" for value, name in known.items())
+        if len(names_by_value) > 1:
+            differences = "; ".join(f"{name}: {value}" for value, name in names_by_value.items())
             raise ConfigError(
-                f"these cards are of different tests, since the {what} differs: {said}"
+                f"these scorecards are of different tests: the {condition} differs: {differences}"
             )
-    pairs = [(scores[0], other) for scores in stacks.values() for other in scores[1:]]
-    together = len(pairs) + _JUDGED * sum(_is_same_load(first, other) for first, other in pairs)
+    pairs = [(scores[0], other_score) for scores in stacks.values() for other_score in scores[1:]]
+    together = len(pairs) + _HEADLINE_FIGURES * sum(
+        _is_same_load(first, other_score) for first, other_score in pairs
+    )
     lines = [line for scores in stacks.values() for line in _lines(scores, together)]
     facts = [
         {name: getattr(card, name) for name in ("version", "device_bytes", "filesystem")}
@@ -111,7 +113,7 @@ def compare_cards(names: Sequence[str], cards: Sequence[Card]) -> Comparison:
         kind="scorecard",
         trials=[max((score.trials for score in card.scores), default=0) for card in cards],
         settings=differing(facts),
-        warnings=list(_doubts(names, cards, stacks)),
+        warnings=list(_warnings(names, cards, stacks)),
         lines=lines,
         together=together,
         definition=_DEFINITION + DEFINITION,
@@ -132,32 +134,30 @@ def _has_other_trace(a: Score, b: Score) -> bool:
     )
 
 
-def _doubts(
+def _warnings(
     names: Sequence[str], cards: Sequence[Card], stacks: dict[str, list[Score]]
 ) -> Iterator[str]:
     if len({card.version for card in cards}) > 1:
-        yield "the cards are of several versions of kvreplay, which may measure differently"
+        yield "the scorecards are of different versions of kvreplay, which may measure differently"
     for preset, scores in stacks.items():
-        if any(_has_other_trace(scores[0], other) for other in scores):
+        if any(_has_other_trace(scores[0], other_score) for other_score in scores):
             yield (
-                f"{preset}: the traces differ at {counted(scores[0].at_users, 'user')}, so nothing"
-                " is claimed of it"
+                f"{preset}: the traces differ at {counted(scores[0].at_users, 'user')}, so it is"
+                " inconclusive"
             )
     for name, card in zip(names, cards, strict=True):
         if card.status != "complete":
             yield f"{name} is PARTIAL: {card.status}"
-        if alone := [score.preset for score in card.scores if score.preset not in stacks]:
-            yield f"{name} alone has {', '.join(alone)}"
+        if unmatched := [score.preset for score in card.scores if score.preset not in stacks]:
+            yield f"only {name} has {', '.join(unmatched)}"
         for score in card.scores:
             if score.preset in stacks and score.is_by_chance:
-                few = (
+                window = (
                     f"the window of {score.preset} holds {counted(score.requests or 0, 'request')}"
                 )
-                yield f"{name}: {few}: nothing is claimed of its users"
+                yield f"{name}: {window}, too few for a verdict on users"
             if score.preset in stacks and not (score.each and score.tried):
-                yield (
-                    f"{name} does not state the runs of {score.preset}, so nothing is claimed of it"
-                )
+                yield (f"{name} does not list the runs of {score.preset}, so it is inconclusive")
 
 
 def _lines(scores: Sequence[Score], together: int) -> Iterator[ComparedLine]:
@@ -165,59 +165,76 @@ def _lines(scores: Sequence[Score], together: int) -> Iterator[ComparedLine]:
     first, preset = scores[0], scores[0].preset
     sides = [
         ComparedSide(
-            median=of.users,
-            low=of.users,
-            high=of.lost_users,
-            ratio=_ratio_of_users(first, of, together),
+            median=score.users,
+            low=score.users,
+            high=score.lost_users,
+            ratio=_ratio_of_users(first, score, together),
         )
-        for of in scores
+        for score in scores
     ]
     yield ComparedLine(tier=preset, op="", name="users", sides=sides)
     for field, (op, name) in _FIGURES.items():
         values = [[getattr(trial, field) for trial in score.each or [score]] for score in scores]
-        if any(value is not None for of in values for value in of):
+        if any(value is not None for score_values in values for value in score_values):
             bases = [values[0] if _is_same_load(first, score) else None for score in scores]
             sides = [
-                compared_side(of, base, together) for of, base in zip(values, bases, strict=True)
+                compared_side(score_values, base, together)
+                for score_values, base in zip(values, bases, strict=True)
             ]
             yield ComparedLine(tier=preset, op=op, name=name, sides=sides)
 
 
 def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
-    """Return how many times the users of `a` the drive of `b` sustains.
+    """Return the ratio of the sustained users of `b` to those of `a`, with its interval.
 
-    No interval unless both state their runs.
+    Profile likelihood of the shift of log(users), maximised over the width of the logistic curve:
+
+        for each drive: log-likelihood of its outcomes by width and by its limit (grid)
+        for each shift s: maximum over width and limit of a(width, limit) + b(width, limit + s)
+        interval = shifts within chi-square / 2 (times `_CAUTION`) of the best
+
+    There is no interval unless both cards list their runs. Source: likelihood-ratio intervals, as
+    in Pawitan, In All Likelihood (2001).
     """
     value = b.users / a.users if a.users and b.users else None
     runs = [
-        np.array([(np.log(t.users), t.held_trials, t.trials) for t in of.tried]).T for of in (a, b)
+        np.array([(np.log(t.users), t.held_trials, t.trials) for t in runs_of_side.tried]).T
+        for runs_of_side in (a, b)
     ]
     if not (a.tried and b.tried) or _has_other_trace(a, b) or a.is_by_chance or b.is_by_chance:
         return Ratio(value=value, low=None, high=None, differs=None)
-    ends = [load for of in runs for load in of[0]]
-    grid = np.arange(min(ends) - 1, max(ends) + 1, _STEP)
-    width = np.geomspace(*_STEEPNESS)[:, None]
+    loads = [load for runs_of_side in runs for load in runs_of_side[0]]
+    grid = np.arange(min(loads) - 1, max(loads) + 1, _STEP)
+    width = np.geomspace(*_WIDTHS)[:, None]
 
-    def likelihoods(of: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the logarithm of the likelihood by width and by the most that is sustained."""
-        beyond = [np.clip((grid - load) / width, -30, 30) for load in of[0]]
-        told = zip(beyond, of[1], of[2], strict=True)
+    def likelihoods(outcomes_of_drive: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the log-likelihood by width (rows) and by limit (columns)."""
+        beyond = [np.clip((grid - load) / width, -30, 30) for load in outcomes_of_drive[0]]
+        outcomes = zip(beyond, outcomes_of_drive[1], outcomes_of_drive[2], strict=True)
         return -sum(
-            held * np.log1p(np.exp(-x)) + (n - held) * np.log1p(np.exp(x)) for x, held, n in told
+            sustained * np.log1p(np.exp(-x)) + (trials - sustained) * np.log1p(np.exp(x))
+            for x, sustained, trials in outcomes
         )
 
-    mine, others = likelihoods(runs[0]), likelihoods(runs[1])
-    best = (mine.max(1) + others.max(1)).max()
+    own_likelihood, other_likelihood = likelihoods(runs[0]), likelihoods(runs[1])
+    best = (own_likelihood.max(1) + other_likelihood.max(1)).max()
     shifts = range(1 - len(grid), len(grid))
-    least = best - _CAUTION * NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / together / 2) ** 2 / 2
-    n = len(grid)
-    both = (
-        (s, mine[:, max(0, -s) : n - max(0, s)] + others[:, max(0, s) : n + min(0, s)])
-        for s in shifts
+    threshold = best - _CAUTION * NormalDist().inv_cdf(1 - (1 - CONFIDENCE) / together / 2) ** 2 / 2
+    points = len(grid)
+    joint_likelihoods = (
+        (
+            shift,
+            own_likelihood[:, max(0, -shift) : points - max(0, shift)]
+            + other_likelihood[:, max(0, shift) : points + min(0, shift)],
+        )
+        for shift in shifts
     )
-    kept = [s for s, likelihood in both if likelihood.max() >= least]
+    plausible_shifts = [
+        shift for shift, likelihood in joint_likelihoods if likelihood.max() >= threshold
+    ]
     low, high = (
-        None if abs(s) == shifts[-1] else float(np.exp(s * _STEP)) for s in (kept[0], kept[-1])
+        None if abs(shift) == shifts[-1] else float(np.exp(shift * _STEP))
+        for shift in (plausible_shifts[0], plausible_shifts[-1])
     )
     return Ratio(value=value, low=low, high=high, differs=not ((low or 0) <= 1 <= (high or 1)))
 
@@ -225,43 +242,44 @@ def _ratio_of_users(a: Score, b: Score, together: int) -> Ratio:
 def _verdict(
     names: Sequence[str], stacks: dict[str, list[Score]], lines: Sequence[ComparedLine], at: int
 ) -> str:
-    """Return under which stacks side `at` differs from the first, in what.
-
-    And of which its trials do not tell.
-    """
+    """Return the verdict of side `at` against the first, by stack."""
     a, b = names[0], names[at]
-    more, fewer, apart, alike = (list[str]() for _ in range(4))
-    judged = [("", "users"), *list(_FIGURES.values())[:_JUDGED]]
+    more, fewer, load_differences, similar = (list[str]() for _ in range(4))
+    judged = [("", "users"), *list(_FIGURES.values())[:_HEADLINE_FIGURES]]
     for preset, scores in stacks.items():
         ratios = {(line.op, line.name): line for line in lines if line.tier == preset}
-        told = [ratios[of] for of in judged if of in ratios and ratios[of].sides[at].ratio.differs]
+        significant = [
+            ratios[stack_texts]
+            for stack_texts in judged
+            if stack_texts in ratios and ratios[stack_texts].sides[at].ratio.differs
+        ]
         unit = "user" if scores[at].users is None and scores[at].at_users == 1 else "users"
-        said = f"{preset} ({users_of(scores[at])} {unit}, {a} {users_of(scores[0])})"
-        if not told:
-            alike.append(said)
-        elif told[0].name == "users":
-            (fewer if (told[0].sides[at].ratio.high or 1) < 1 else more).append(said)
+        description = f"{preset} ({users_of(scores[at])} {unit}, {a} {users_of(scores[0])})"
+        if not significant:
+            similar.append(description)
+        elif significant[0].name == "users":
+            (fewer if (significant[0].sides[at].ratio.high or 1) < 1 else more).append(description)
         else:
-            apart.append(
+            load_differences.append(
                 f"at {counted(scores[at].at_users, 'user')} under {preset}"
-                f" {' and '.join(clauses(told, a, b, at))}"
+                f" {' and '.join(clauses(significant, a, b, at))}"
             )
-    if len(alike) == len(stacks):
-        return f"no significant difference between {b} and {a} on these cards: {', '.join(alike)}"
+    if len(similar) == len(stacks):
+        return f"no significant difference between {b} and {a}: {', '.join(similar)}"
     users = {
         f"{b} sustains more users than {a} under": more,
         f"{b} sustains fewer users than {a} under": fewer,
     }
-    found = [
-        f"{what} {', '.join(of)}"
-        for what, of in (users | {"no significant difference:": alike}).items()
-        if of
+    sentences = [
+        f"{claim} {', '.join(stack_texts)}"
+        for claim, stack_texts in (users | {"no significant difference:": similar}).items()
+        if stack_texts
     ]
-    return "; ".join([*apart, *found])
+    return "; ".join([*load_differences, *sentences])
 
 
 def users_of(score: Score) -> str:
-    """Return between which loads the most lies that a drive sustains."""
+    """Return the interval of loads that holds the limit of the drive."""
     if score.users is None:
         return f"less than {score.at_users:g}"
     return f"{score.users:g}" + (
@@ -270,8 +288,8 @@ def users_of(score: Score) -> str:
 
 
 def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
-    """Return the document of `compared`, made of `cards`."""
-    numbers = [f"[{at}]" for at in range(len(cards))]
+    """Return the document of `compared`, the comparison of `cards`."""
+    numbers = [f"[{index}]" for index in range(len(cards))]
     presets = list(dict.fromkeys(line.tier for line in compared.lines))
     scores = [
         (preset, number, next(score for score in card.scores if score.preset == preset))
@@ -281,37 +299,43 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
     rows = [
         {
             "stack": preset,
-            "side": n,
-            "users": users_of(of),
-            "at": of.at_users,
-            "trials": of.trials,
-            "limit": of.limit,
+            "side": number,
+            "users": users_of(score),
+            "at": score.at_users,
+            "trials": score.trials,
+            "limit": score.limit,
         }
-        for preset, n, of in scores
+        for preset, number, score in scores
     ]
     spec = (
         "text: stack, side, users = users sustained; number: at = measured at; count: trials; text:"
         " limit = limited by"
     )
     users = {
-        f"{preset} {n}": (of.users or 0.0, of.lost_users or of.users or 0.0)
-        for preset, n, of in scores
+        f"{preset} {number}": (score.users or 0.0, score.lost_users or score.users or 0.0)
+        for preset, number, score in scores
     }
     times = {
-        f"{preset} {n}, {counted(of.at_users, 'user')}": (float(min(tails)), float(max(tails)))
-        for preset, n, of in scores
-        if (tails := [trial.read_p99_ns for trial in of.each if trial.read_p99_ns is not None])
+        f"{preset} {number}, {counted(score.at_users, 'user')}": (
+            float(min(tails)),
+            float(max(tails)),
+        )
+        for preset, number, score in scores
+        if (tails := [trial.read_p99_ns for trial in score.each if trial.read_p99_ns is not None])
     }
-    told = {True: "differs", False: "not significant", None: "not judged"}
+    marks = {True: "differs", False: "not significant", None: "not judged"}
     charts = [
-        _ranges(
-            "Users: from the most sustained to the least that is not", "users", Unit.NUMBER, users
+        _range_chart(
+            "Sustained users: highest load that passed to lowest that failed",
+            "users",
+            Unit.NUMBER,
+            users,
         )
     ]
     if times:
         charts.append(
-            _ranges(
-                "Read p99: from the least to the greatest trial", "response time", Unit.NS, times
+            _range_chart(
+                "Read p99: minimum to maximum of the trials", "response time", Unit.NS, times
             )
         )
     table = table_of("Users sustained", Sheet.SUMMARY, spec, rows, keys=2, charts=tuple(charts))
@@ -323,11 +347,11 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
         headline=compared.verdict,
         subject=[
             ", ".join(
-                str(part)
-                for part in (f"{n} {name}", card.model, card.device, card.filesystem)
-                if part
+                str(text)
+                for text in (f"{number} {name}", card.model, card.device, card.filesystem)
+                if text
             )
-            for n, name, card in zip(numbers, compared.names, cards, strict=True)
+            for number, name, card in zip(numbers, compared.names, cards, strict=True)
         ],
         warnings=compared.warnings,
         highlights=[
@@ -335,7 +359,7 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
                 f"users under {line.tier}, {name}",
                 side.median,
                 Unit.NUMBER,
-                told[side.ratio.differs],
+                marks[side.ratio.differs],
             )
             for line in compared.lines
             for name, side in list(zip(compared.names, line.sides, strict=True))[1:]
@@ -349,11 +373,13 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
     )
 
 
-def _ranges(title: str, what: str, unit: Unit, ranges: dict[str, tuple[float, float]]) -> Chart:
-    # The first stands at the top; what has no width is seen, too.
+def _range_chart(
+    title: str, x_title: str, unit: Unit, ranges: dict[str, tuple[float, float]]
+) -> Chart:
+    # The first row is at the top; a range without width is widened, so that it is visible.
     rows = [(name, low, max(high, low * 1.01)) for name, (low, high) in reversed(ranges.items())]
     names, lows, highs = (list(column) for column in zip(*rows, strict=True))
-    series = Series("drive", lows, [float(at) for at in range(len(rows))], highs)
+    series = Series("drive", lows, [float(row) for row in range(len(rows))], highs)
     return Chart(
-        title, ChartShape.RANGES, unit, Unit.NUMBER, [series], x_title=what, y_names=tuple(names)
+        title, ChartShape.RANGES, unit, Unit.NUMBER, [series], x_title=x_title, y_names=tuple(names)
     )

@@ -1,10 +1,7 @@
-"""Compare traces, runs or probes.
+"""Compare traces, runs or probes: ratios to the first side, with confidence intervals of trials.
 
-Ratios to the first, with confidence intervals where there are trials; the document.
-
-A comparison holds figures of several sides, one line each; the settings in which sides differ, what
-changes a run most first; and a verdict, the sentence that says how each side does against the first
-and what its trials cannot show.
+A comparison holds the figures of all sides, one line each; the settings that differ, those with the
+largest effect first; and a verdict: one sentence for each side against the first.
 """
 
 from __future__ import annotations
@@ -53,7 +50,7 @@ class ComparedSide(msgspec.Struct, frozen=True, kw_only=True):
     low: float | None
     high: float | None
     ratio: Ratio
-    """To the first side."""
+    """Ratio to the first side."""
     trials: list[float | None] = []
     """One value a trial."""
 
@@ -68,7 +65,7 @@ class ComparedLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def unit(self) -> Unit:
-        """What it is counted in, by its name."""
+        """The unit of the figure, derived from its name."""
         return unit_of(self.name)
 
 
@@ -76,28 +73,28 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Several sides compared: traces, runs or probes."""
 
     verdict: str
-    """One sentence a side: how it does against the first, and how sure that is."""
+    """One sentence for each other side: its result against the first, and how certain it is."""
     names: list[str]
     kind: str
-    """What all sides are.
+    """The kind of all sides: trace, run or probe.
 
-    Trace, run or probe; `run and trace` where runs are compared with what was simulated.
+    `run and trace` if runs are compared with a simulation.
     """
     trials: list[int]
     settings: dict[str, list[object]]
-    """Those that differ, one value a side, what changes a run most first.
+    """Settings that differ, one value a side, those with the largest effect first.
 
-    Null where a side does not have it.
+    Null if a side does not have the setting.
     """
     warnings: list[str]
     lines: list[ComparedLine]
     together: int
-    """So many figures make the verdict: their intervals hold together at 95 %."""
+    """Number of figures in the verdict; all their intervals together have 95 % confidence."""
     definition: str = DEFINITION
 
 
 KINDS = ("run", "probe", "trace")
-"""What can be compared."""
+"""Kinds of reports that can be compared."""
 _MIXED = {"run", "trace"}
 """Measured against simulated: only counts, bytes and sizes are compared."""
 _TTFT = "first_token_"
@@ -107,25 +104,23 @@ _FAULTS = ("errors", "requeues", "splits")
 def compare(sides: Sequence[ReportedTrials]) -> Comparison:
     """Compare `sides`, each with the first.
 
-    ConfigError for fewer than two, of kinds that have nothing in common, or one of nothing that has
-    figures.
+    ConfigError for fewer than two sides, kinds without common figures, or a side without figures.
     """
     if len(sides) < 2:  # noqa: PLR2004 - a comparison
         raise ConfigError("name two or more traces, runs or probes to compare")
     for side in sides:
         if not side.reports or side.reports[0].kind not in KINDS:
             raise ConfigError(
-                f"{side.name} is no trace, run or probe to compare; kvdistill report shows what it"
-                " holds"
+                f"{side.name} is no trace, run or probe, so it cannot be compared; use kvdistill report"
             )
     kinds = [side.reports[0].kind for side in sides]
     is_mixed = set(kinds) == _MIXED
     if len(set(kinds)) > 1 and not is_mixed:
-        said = ", ".join(
+        message = ", ".join(
             f"{side.name} is a {kind}" for side, kind in zip(sides, kinds, strict=True)
         )
         raise ConfigError(
-            f"only inputs of one kind can be compared: {said}; kvdistill report takes all"
+            f"only inputs of one kind can be compared: {message}; kvdistill report accepts all kinds"
         )
     is_of_models = all(_is_simulated(report) for side in sides for report in side.counted)
     trials = [
@@ -135,50 +130,63 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
         ]
         for side in sides
     ]
-    found = [
-        {key: [t.get(key) for t in of] for key in dict.fromkeys(key for t in of for key in t)}
-        for of in trials
+    figures = [
+        {
+            key: [trial_figures.get(key) for trial_figures in figures_of_trials]
+            for key in dict.fromkeys(
+                key for trial_figures in figures_of_trials for key in trial_figures
+            )
+        }
+        for figures_of_trials in trials
     ]
     if is_mixed:
-        # A trace says what its deletes free, a run what they moved: nothing.
-        found = [
+        # A trace counts the bytes that deletes free; a run counts 0, because nothing is transferred.
+        figures = [
             {key: values for key, values in side.items() if key[1:] != ("delete", "bytes")}
-            for side in found
+            for side in figures
         ]
-    if unlike := list(_unlike_times(sides)):
-        found = [
-            {of: values for of, values in side.items() if not of[2].startswith(_TTFT)}
-            for side in found
+    if unlike := list(_ttft_warnings(sides)):
+        figures = [
+            {
+                figures_of_trials: values
+                for figures_of_trials, values in side.items()
+                if not figures_of_trials[2].startswith(_TTFT)
+            }
+            for side in figures
         ]
     names, settings = (
         [side.name for side in sides],
         differing([side.reports[0].settings() for side in sides]),
     )
-    others = {
+    differing_tiers = {
         name.removeprefix("tiers.") for name, values in settings.items() if None not in values
     }
-    # The answer is of the last tier: of those that lie elsewhere, where some do.
-    found = [
-        dict(sorted(side.items(), key=lambda figure: figure[0][0] in others)) for side in found
+    # The verdict is of the last tier: tiers with different targets come last.
+    figures = [
+        dict(sorted(side.items(), key=lambda figure: figure[0][0] in differing_tiers))
+        for side in figures
     ]
-    said, lines, together = judge(names, found)
+    message, lines, together = judge(names, figures)
     mixes = {
         r.run.summary.mix
         for side in sides
         for r in side.reports
         if isinstance(r, RunReport) and r.run
     } - {""}
-    said = "; ".join([*_unlike_loads(sides), *_first_doubts(sides), said])
+    message = "; ".join([*_load_differences(sides), *_opening_warnings(sides), message])
     return Comparison(
-        # What all sides measured: figures of reads alone, or of writes alone, are no answer to the
-        # other.
-        verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
+        # One mix of reads and writes on all sides is part of the verdict.
+        verdict="; ".join([message, *mixes]) if len(mixes) == 1 else message,
         names=names,
         kind=" and ".join(sorted(set(kinds))),
         trials=[len(side.counted) for side in sides],
         settings=ordered_settings(settings),
         warnings=unlike
-        + [said for side, own in zip(sides, found, strict=True) for said in _doubts(side, own)],
+        + [
+            message
+            for side, side_figures in zip(sides, figures, strict=True)
+            for message in _warnings(side, side_figures)
+        ],
         lines=[
             line
             for line in lines
@@ -192,97 +200,107 @@ def compare(sides: Sequence[ReportedTrials]) -> Comparison:
 
 
 def judge(
-    names: Sequence[str], found: Sequence[dict[Key, list[float | None]]]
+    names: Sequence[str], figures: Sequence[dict[Key, list[float | None]]]
 ) -> tuple[str, list[ComparedLine], int]:
-    """Compare the trials of each side, by figure, with the first's.
+    """Compare the trials of each side with the first, figure by figure.
 
-    Returns the verdict, a sentence for each other side; every figure as a line; and how many
-    figures the verdict is made of: their intervals hold together, so that a drive compared with
-    itself is called another in 5 % of cases.
+    Returns the verdict, one sentence for each other side; every figure as a line; and the number of
+    figures in the verdict. Their intervals have a joint confidence of 95 % (Bonferroni), so a drive
+    compared with itself is called different in at most 5 % of cases.
     """
-    others, lines = range(1, len(names)), _lines(found, 1)
-    judged = [line for at in others for line in _judged_lines(lines, at)]
-    lines = _lines(found, max(1, len(judged)))
-    # Of several drives or jobs, the answer is of the last.
+    other_sides, lines = range(1, len(names)), _lines(figures, 1)
+    judged = [line for side in other_sides for line in _judged_lines(lines, side)]
+    lines = _lines(figures, max(1, len(judged)))
+    # With several drives or jobs, the verdict is of the last one.
     drives = {
         line.tier
         for line in lines
         if line.name == "bandwidth_bytes_per_s" and not is_memory(line.tier)
     }
-    told = (
+    tiers = (
         " and ".join(dict.fromkeys(line.tier for line in judged if line.tier))
         if len(drives) > 1
         else ""
     )
-    said = "; ".join(verdict(names, lines, at) for at in others)
-    return f"{told}: {said}" if told else said, lines, max(1, len(judged))
+    verdicts = "; ".join(verdict(names, lines, side) for side in other_sides)
+    return f"{tiers}: {verdicts}" if tiers else verdicts, lines, max(1, len(judged))
 
 
-def _lines(found: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
-    keys = dict.fromkeys(key for side in found for key in side)
+def _lines(figures: Sequence[dict[Key, list[float | None]]], together: int) -> list[ComparedLine]:
+    keys = dict.fromkeys(key for side in figures for key in side)
     sides = {
-        key: [compared_side(side.get(key), found[0].get(key), together) for side in found]
+        key: [compared_side(side.get(key), figures[0].get(key), together) for side in figures]
         for key in keys
     }
     return [
-        ComparedLine(tier=tier, op=op, name=name, sides=of)
-        for (tier, op, name), of in sides.items()
+        ComparedLine(tier=tier, op=op, name=name, sides=compared_sides)
+        for (tier, op, name), compared_sides in sides.items()
     ]
 
 
 def compared_side(
     values: list[float | None] | None, first: list[float | None] | None, together: int
 ) -> ComparedSide:
-    """Return the trials of one figure, `values`, beside those of the first side.
+    """Return the trials of one figure, `values`, against those of the first side.
 
-    Null where a side has none.
+    Null if either side lacks the figure.
     """
-    known = [value for value in values or [] if value is not None]
+    measured = [value for value in values or [] if value is not None]
     compared = UNKNOWN if values is None or first is None else ratio(first, values, together)
-    if not known or len(known) < len(values or []):
+    if not measured or len(measured) < len(values or []):
         return ComparedSide(median=None, low=None, high=None, ratio=compared, trials=values or [])
     return ComparedSide(
-        median=median(known), low=min(known), high=max(known), ratio=compared, trials=values or []
+        median=median(measured),
+        low=min(measured),
+        high=max(measured),
+        ratio=compared,
+        trials=values or [],
     )
 
 
-def _unlike_loads(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield in what the sides' loads differ, where all say which requests came.
+def _load_differences(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield a warning if the loads of the sides differ; for runs, also the replayed window.
 
-    Of runs also what part was replayed.
+    Loads are compared only if all sides record them.
     """
     settings = [side.reports[0].settings() for side in sides]
-    loads = [load for each in settings if isinstance(load := each.get("load"), dict) and load]
+    loads = [
+        load
+        for side_settings in settings
+        if isinstance(load := side_settings.get("load"), dict) and load
+    ]
     unlike = differing(loads) if len(loads) == len(sides) else {}
     if all(side.reports[0].kind == "run" for side in sides):
-        unlike |= differing([{name: each.get(name) for name in _REPLAYED} for each in settings])
-    # The same requests may lie under another name, and others under the same.
-    unlike.pop("file" if "sha256" not in unlike else "sha256" if "file" in unlike else "", None)
+        unlike |= differing(
+            [{name: side_settings.get(name) for name in _REPLAYED} for side_settings in settings]
+        )
+    # The file's content decides, not its name.
+    unlike.pop(
+        "file" if "sha256" not in unlike else "sha256" if "file" in unlike else "",
+        None,
+    )
     if unlike:
-        said = [
-            f"{_LOAD.get(of, of.replace('_', ' '))}"
-            f" {' / '.join(show(each, unit_of(of, Unit.TEXT)) for each in values)}"
-            for of, values in unlike.items()
+        differences = [
+            f"{_LOAD.get(name, name.replace('_', ' '))}"
+            f" {' / '.join(show(side_settings, unit_of(name, Unit.TEXT)) for side_settings in values)}"
+            for name, values in unlike.items()
         ]
-        yield f"LOADS DIFFER, so figures compare neither policies nor drives: {'; '.join(said)}"
+        yield f"LOADS DIFFER, so neither policies nor drives can be compared: {'; '.join(differences)}"
 
 
-def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield of which sides operations failed or trials were cut off, and which moved nothing.
-
-    The answer begins so.
-    """
+def _opening_warnings(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield warnings that open the verdict: failed operations, cut-off trials, simulated sides."""
     for side in sides:
         counts = [report.failed() for report in side.counted if isinstance(report, RunReport)]
         if failed := sum(count for count, _, _ in counts):
             yield (
-                f"{failed:,} of {sum(of for _, of, _ in counts):,} {counts[0][2]} of {side.name}"
+                f"{failed:,} of {sum(total for _, total, _ in counts):,} {counts[0][2]} of {side.name}"
                 " FAILED"
             )
         if left_out := len(side.reports) - len(side.counted):
             yield (
-                f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} cut off, and"
-                " left out"
+                f"PARTIAL: {left_out} of {len(side.reports)} trials of {side.name} were cut off and are"
+                " omitted"
             )
         elif getattr(side.reports[0], "is_partial", False):
             yield f"PARTIAL: {side.name} cut off"
@@ -296,9 +314,9 @@ def _first_doubts(sides: Sequence[ReportedTrials]) -> Iterator[str]:
 
 
 def _is_simulated(report: Report) -> bool:
-    """Return whether nothing moved.
+    """Return whether all tiers of a run were simulated.
 
-    Only where that is so on all sides the figures of models are compared.
+    Modelled figures are compared only if this holds on all sides.
     """
     return isinstance(report, RunReport) and report.is_simulated
 
@@ -311,53 +329,58 @@ _LOAD = {
 }
 
 
-def _unlike_times(sides: Sequence[ReportedTrials]) -> Iterator[str]:
-    """Yield why modelled times to the first token are not compared.
+def _ttft_warnings(sides: Sequence[ReportedTrials]) -> Iterator[str]:
+    """Yield a warning if modelled TTFT is not comparable.
 
-    Storage takes time in some simulations only.
+    Some simulations treat storage as infinitely fast.
     """
     firsts = [(side.name, side.reports[0]) for side in sides]
-    traces = [(name, of) for name, of in firsts if isinstance(of, TraceReport) and of.first_token]
-    instant = [name for name, of in traces if INSTANT_STORAGE in of.subject.notes]
+    traces = [
+        (name, report)
+        for name, report in firsts
+        if isinstance(report, TraceReport) and report.first_token
+    ]
+    instant = [name for name, report in traces if INSTANT_STORAGE in report.subject.notes]
     if instant and (
-        len(instant) < len(traces) or any(isinstance(of, RunReport) for _, of in firsts)
+        len(instant) < len(traces) or any(isinstance(report, RunReport) for _, report in firsts)
     ):
         yield (
-            "times to the first token are not compared: storage latency is zero in"
-            f" {', '.join(instant)} but not in the rest; give its tiers bandwidths, too (--set"
+            "TTFT is not compared: storage is treated as infinitely fast in"
+            f" {', '.join(instant)} only; set bandwidths of its tiers (--set"
             " tiers.nvme.read_bandwidth=7GB)"
         )
 
 
-def _doubts(side: ReportedTrials, found: dict[Key, list[float | None]]) -> Iterator[str]:
+def _warnings(side: ReportedTrials, figures: dict[Key, list[float | None]]) -> Iterator[str]:
     for number, report in enumerate(side.reports, 1):
         if isinstance(report, RunReport):
-            which = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
-            yield from (f"{which}: {warning}" for warning in report.warnings())
+            trial_name = side.name if len(side.reports) == 1 else f"{side.name}, trial {number}"
+            yield from (f"{trial_name}: {warning}" for warning in report.warnings())
             if report.run is not None and report.run.verification is not None:
-                yield f"{which} was verified, which slows reads down"
+                yield f"{trial_name} was verified, which slows down reads"
     first = side.reports[0]
-    held = first.run and first.run.requests if isinstance(first, RunReport) else first
-    if getattr(held, "first_token", None) is not None:
-        yield (
-            f"{side.name}: its time to the first token includes compute time as modelled, not"
-            " measured"
-        )
+    requests = first.run and first.run.requests if isinstance(first, RunReport) else first
+    if getattr(requests, "first_token", None) is not None:
+        yield (f"{side.name}: TTFT includes modelled, not measured, compute time")
     if isinstance(first, RunReport) and first.run is not None:
         simulated = {figures.tier for figures in first.run.summary.figures if figures.is_simulated}
-        for tier in sorted(simulated - {tier for tier, _op, name in found if name == "operations"}):
+        for tier in sorted(
+            simulated - {tier for tier, _op, name in figures if name == "operations"}
+        ):
             yield (
-                f"{side.name}: tier {tier} is simulated: its figures are a model's and not compared"
+                f"{side.name}: tier {tier} is simulated, so its modelled figures are not compared"
             )
-    judged = ((" ".join(of), spread(values)) for of, values in found.items() if of[2] in _JUDGED)
-    for line in disagreements([(name, share) for name, share in judged if share is not None]):
+    spreads = (
+        (" ".join(key), spread(values)) for key, values in figures.items() if key[2] in _REPEATABLE
+    )
+    for line in disagreements([(name, share) for name, share in spreads if share is not None]):
         yield f"{side.name}: {line}"
     if not isinstance(first, TraceReport) and len(side.counted) < FEWEST_TRIALS:
-        many = {
-            1: "is one trial: its spread is unknown",
-            2: "has two trials: its intervals say little",
+        advice = {
+            1: "has one trial: its spread is unknown",
+            2: "has two trials: its intervals are unreliable",
         }
-        yield f"{side.name} {many[len(side.counted)]}; run it with --trials {FEWEST_TRIALS} or more"
+        yield f"{side.name} {advice[len(side.counted)]}; run it with --trials {FEWEST_TRIALS} or more"
 
 
 _FIRST_SETTINGS = (
@@ -367,33 +390,33 @@ _FIRST_SETTINGS = (
 _LAST_SETTINGS = ("version", "host.")
 
 Settings = dict[str, list[object]]
-"""One value a side, by name."""
+"""Values by name of the setting, one a side."""
 
 
 def ordered_settings(settings: Settings) -> Settings:
-    """Return `settings` by their effect on a run: targets and load first, the host last."""
+    """Sort `settings` by their effect on a run: targets and load first, the host last."""
 
     def rank(name: str) -> int:
-        last = len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
+        last_rank = len(_FIRST_SETTINGS) + name.startswith(_LAST_SETTINGS)
         return next(
-            (place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)), last
+            (place for place, start in enumerate(_FIRST_SETTINGS) if name.startswith(start)),
+            last_rank,
         )
 
     return {name: settings[name] for name in sorted(settings, key=rank)}
 
 
 def split_settings(settings: Settings) -> tuple[Settings, Settings]:
-    """Return those of `settings` to be read first, and those that only some sides have.
+    """Split `settings` into differences, and settings that only some sides record.
 
-    One side may be of a version or a machine that says more than another: that is no difference
-    between them. A target that only one has is one, and so is an option that is null on one: it was
-    not given.
+    A version or machine may record more than another, which is no difference between the sides. A
+    target that only one side has is a difference, and so is an option that is null on one side.
     """
-    told = ("tiers.", "load.")
+    compared_prefixes = ("tiers.", "load.")
     one_sided = [
-        of
-        for of, values in settings.items()
-        if None in values and "." in of and not of.startswith(told)
+        name
+        for name, values in settings.items()
+        if None in values and "." in name and not name.startswith(compared_prefixes)
     ]
     return (
         {name: values for name, values in settings.items() if name not in one_sided},
@@ -401,111 +424,119 @@ def split_settings(settings: Settings) -> tuple[Settings, Settings]:
     )
 
 
-_JUDGED = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
-"""Figures that should repeat; tails are shown, not judged."""
-_TAILS = tuple(
+_REPEATABLE = ("bandwidth_bytes_per_s", "operations_per_s", "latency_mean_ns", "latency_p50_ns")
+"""Figures that should repeat from run to run; tails are shown, but not judged."""
+_LATENCIES = tuple(
     f"{time}{part}_ns"
     for part in ("p99", "p95", "p50")
     for time in ("response_", "latency_", "first_token_", "")
 )
-"""What a verdict speaks of, the first that both sides know."""
+"""Candidates for the latency in a verdict: the first that both sides have is used."""
 
 
-def verdict(names: Sequence[str], lines: Sequence[ComparedLine], at: int) -> str:
-    """Return how side `at` does against the first: what its trials show, else what they do not.
+def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> str:
+    """Return the verdict of one side against the first: differences, or their absence.
 
-    Nothing is claimed of reads, or of writes, whose trials disagree on either side.
+    It is inconclusive for reads, or for writes, if the trials of either side vary too much.
     """
-    a, b = names[0], names[at]
-    judged = _judged_lines(lines, at)
+    a, b = names[0], names[side]
+    judged = _judged_lines(lines, side)
     if not any(line.op for line in judged):
-        hits = next(
+        hit_sides = next(
             (line.sides for line in lines if (line.tier, line.name) == ("", "hit_ratio")), None
         )
-        if hits is not None and hits[0].median is not None and hits[at].median is not None:
-            # Simulated, so exact: it needs no trials.
-            return f"{b} hits {hits[at].median:.2%} of lookups, {a} {hits[0].median:.2%}"
-    of = {(line.tier, line.op) for line in judged if line.op}
-    doubts = [line for line in disagreeing(lines, at) if (line.tier, line.op) in of]
-    of = {(line.tier, line.op) for line in doubts}
-    doubted = [
+        if (
+            hit_sides is not None
+            and hit_sides[0].median is not None
+            and hit_sides[side].median is not None
+        ):
+            # A simulation is exact, so it needs no trials.
+            return f"{b} hit rate {hit_sides[side].median:.2%}, {a} {hit_sides[0].median:.2%}"
+    kinds = {(line.tier, line.op) for line in judged if line.op}
+    varying = [line for line in varying_lines(lines, side) if (line.tier, line.op) in kinds]
+    kinds = {(line.tier, line.op) for line in varying}
+    inconclusive = [
         line
         for line in judged
-        if (line.tier, line.op) in of and line.sides[at].ratio.differs is not None
+        if (line.tier, line.op) in kinds and line.sides[side].ratio.differs is not None
     ]
-    told = [line for line in judged if line not in doubted]
-    shown = [line for line in told if line.sides[at].ratio.differs]
-    unsure = [line for line in told if line.sides[at].ratio.differs is False]
-    single = [line for line in told if line.sides[at].ratio.differs is None]
-    parts = clauses(shown, a, b, at)
-    if unsure:
-        whose = "" if shown else f"of {b} from {a} "
-        ranges = ", ".join(_range(line, at) for line in unsure)
-        parts.append(f"no difference {whose}that these trials can show: {ranges}")
-        needed = [line.sides[at].ratio.trials_needed for line in unsure]
-        known = [many for many in needed if many is not None]
-        if len(known) < len(needed):
-            parts[-1] += f" (one of {SMALL:.0%}: more than 1,000 trials a side)"
-        elif max(known) > min(
-            len(side.trials) for side in (unsure[0].sides[0], unsure[0].sides[at])
+    reliable = [line for line in judged if line not in inconclusive]
+    different = [line for line in reliable if line.sides[side].ratio.differs]
+    similar = [line for line in reliable if line.sides[side].ratio.differs is False]
+    untested = [line for line in reliable if line.sides[side].ratio.differs is None]
+    sentences = clauses(different, a, b, side)
+    if similar:
+        sides_text = "otherwise" if different else f"between {b} and {a}"
+        ranges = ", ".join(_range_text(line, side) for line in similar)
+        sentences.append(f"no significant difference {sides_text}: {ranges}")
+        trials_needed = [line.sides[side].ratio.trials_needed for line in similar]
+        finite_needed = [trials for trials in trials_needed if trials is not None]
+        if len(finite_needed) < len(trials_needed):
+            sentences[-1] += f" (to detect {SMALL:.0%}: more than 1,000 trials a side)"
+        elif max(finite_needed) > min(
+            len(side.trials) for side in (similar[0].sides[0], similar[0].sides[side])
         ):
-            parts[-1] += f" (one of {SMALL:.0%}: {max(known)} trials a side)"
-    if doubted:
-        unsteady = [
+            sentences[-1] += f" (to detect {SMALL:.0%}: {max(finite_needed)} trials a side)"
+    if inconclusive:
+        varying_names = [
             name
-            for name, side in ((a, 0), (b, at))
-            if any(_is_spread(line.sides[side]) for line in doubts)
+            for name, side in ((a, 0), (b, side))
+            if any(_is_spread(line.sides[side]) for line in varying)
         ]
-        ranges = ", ".join(_range(line, at) for line in doubted)
-        parts.append(
-            f"TRIALS DISAGREE in {' and '.join(unsteady)}, so nothing is claimed of {ranges}"
+        ranges = ", ".join(_range_text(line, side) for line in inconclusive)
+        sentences.append(
+            f"INCONCLUSIVE: results of {' and '.join(varying_names)} vary by more than"
+            f" {MAX_SPREAD:.0%} from run to run: {ranges}"
         )
-    if single:
-        parts += [f"{'; '.join(clauses(single, a, b, at))}: by trials too few to show a difference"]
-    return "; ".join(parts) or f"{b} against {a}: no figure that both measured says which is faster"
-
-
-def _judged_lines(lines: Sequence[ComparedLine], at: int) -> list[ComparedLine]:
-    """Return the lines that a verdict is made of.
-
-    The drive's tail of reads and writes, and bandwidth.
-    """
-    known = [line for line in lines if line.sides[at].ratio.value is not None]
-    drive, found = drive_of(lines), []
-    for op in ("read", "write", ""):
-        of_op = [
-            line
-            for line in known
-            if line.op == op and line.name in _TAILS and (op or not line.tier)
+    if untested:
+        sentences += [
+            f"{'; '.join(clauses(untested, a, b, side))}, but too few trials to show a difference"
         ]
-        # A faster tier may know a higher percentile: it is no answer of the drive.
-        of_drive = [line for line in of_op if line.tier == drive]
-        for name in _TAILS:
-            tails = [line for line in of_drive or of_op if line.name == name]
+    return "; ".join(sentences) or f"{b} against {a}: no common figure shows which is faster"
+
+
+def _judged_lines(lines: Sequence[ComparedLine], side: int) -> list[ComparedLine]:
+    """Return the lines of the verdict: the drive's tail latency by direction, and bandwidth."""
+    comparable = [line for line in lines if line.sides[side].ratio.value is not None]
+    drive, judged = drive_of(lines), []
+    for op in ("read", "write", ""):
+        op_lines = [
+            line
+            for line in comparable
+            if line.op == op and line.name in _LATENCIES and (op or not line.tier)
+        ]
+        # A faster tier may have a higher percentile, but the verdict is of the drive.
+        drive_lines = [line for line in op_lines if line.tier == drive]
+        for name in _LATENCIES:
+            tails = [line for line in drive_lines or op_lines if line.name == name]
             if tails:
-                found.append(tails[-1])
+                judged.append(tails[-1])
                 break
-    if any(line.name.startswith("response") for line in found):
-        # An open loop moves what the trace asks for, on any drive that keeps pace.
-        return found
-    tiers = {line.tier for line in found} or {drive}
-    return found + [
-        line for line in known if line.name == "bandwidth_bytes_per_s" and line.tier in tiers
+    if any(line.name.startswith("response") for line in judged):
+        # An open loop has the bandwidth of its trace, on any drive that is fast enough.
+        return judged
+    tiers = {line.tier for line in judged} or {drive}
+    return judged + [
+        line for line in comparable if line.name == "bandwidth_bytes_per_s" and line.tier in tiers
     ]
 
 
-def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]:
-    """Return `b reads 18 % faster at p99 [12, 23] than a`.
-
-    Its p99 is so much shorter; and how its bandwidths do.
-    """
-    told = [(line, _much(line, line.sides[at].ratio.value), _sure(line, at)) for line in lines]
+def clauses(lines: Sequence[ComparedLine], a: str, b: str, side: int) -> list[str]:
+    """Return clauses such as `b reads 18 % faster at p99 [12, 23] than a`, and of bandwidths."""
+    changes = [
+        (line, _change_text(line, line.sides[side].ratio.value), _interval_text(line, side))
+        for line in lines
+    ]
     times = [
-        f"{line.op + 's' if line.op else 'brings first tokens'} {much} at {_percentile(line)}{sure}"
-        for line, much, sure in told
+        f"{line.op + 's' if line.op else 'brings first tokens'} {change} at {_percentile(line)}{interval}"
+        for line, change, interval in changes
         if _is_time(line)
     ]
-    rates = [f"{line.op} bandwidth {much}{sure}" for line, much, sure in told if not _is_time(line)]
+    rates = [
+        f"{line.op} bandwidth {change}{interval}"
+        for line, change, interval in changes
+        if not _is_time(line)
+    ]
     clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
     if rates:
         clauses.append(
@@ -515,48 +546,45 @@ def clauses(lines: Sequence[ComparedLine], a: str, b: str, at: int) -> list[str]
     return clauses
 
 
-def _much(line: ComparedLine, ratio_: float | None) -> str:
-    """Return by how much a ratio is another than 1, the figure of `line` being shorter, longer,
-    less or more.
-    """
+def _change_text(line: ComparedLine, ratio_: float | None) -> str:
+    """Return the deviation of a ratio from 1 in percent, with faster, slower, lower or higher."""
     value, words = (
         1.0 if ratio_ is None else ratio_,
         ("faster", "slower") if _is_time(line) else ("lower", "higher"),
     )
     share = abs(value - 1)
-    is_near_end = 0 < share < 0.005 or 0.995 < share < 1  # noqa: PLR2004 - whole percents would say none, or all of it
+    is_near_end = 0 < share < 0.005 or 0.995 < share < 1  # noqa: PLR2004 - would round to 0 or 100 %
     return f"{percent(share) if is_near_end else f'{share * 100:.0f} %'} {words[value >= 1]}"
 
 
-def _sure(line: ComparedLine, at: int) -> str:
-    """Return the confidence interval, in the same percent as `_much`."""
-    found = line.sides[at].ratio
-    if found.low is None or found.high is None:
+def _interval_text(line: ComparedLine, side: int) -> str:
+    """Return the confidence interval in percent, as `_change_text` has it."""
+    ratio_ = line.sides[side].ratio
+    if ratio_.low is None or ratio_.high is None:
         return ""
-    ends = (found.high, found.low) if (found.value or 1) < 1 else (found.low, found.high)
-    return f" [{', '.join(_much(line, end).partition(' %')[0] for end in ends)}]"
+    ends = (ratio_.high, ratio_.low) if (ratio_.value or 1) < 1 else (ratio_.low, ratio_.high)
+    return f" [{', '.join(_change_text(line, end).partition(' %')[0] for end in ends)}]"
 
 
-def _range(line: ComparedLine, at: int) -> str:
-    low, high = _ends(line.sides[at].ratio)
-    what = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
-    return f"{what} ({_TOO_WIDE if low is None else f'{_much(line, low)} to {_much(line, high)}'})"
+def _range_text(line: ComparedLine, side: int) -> str:
+    low, high = _shown_ends(line.sides[side].ratio)
+    label = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
+    return f"{label} ({_TOO_WIDE if low is None else f'{_change_text(line, low)} to {_change_text(line, high)}'})"
 
 
 _TELLS_NOTHING = 100
-"""An interval whose ends are so many times apart is no answer.
-
-Of two trials it may end at 10^12 %.
-"""
+"""An interval with a larger ratio of its ends is not printed; two trials may give 10^12 %."""
 _TOO_WIDE = "trials vary too much for an interval"
 
 
-def _ends(found: Ratio) -> tuple[float | None, float | None]:
-    """Return the ends of an interval as they are shown; null where they tell nothing."""
+def _shown_ends(ratio_: Ratio) -> tuple[float | None, float | None]:
+    """Return the ends of an interval as printed; null if it is too wide."""
     is_wide = (
-        found.low is not None and found.high is not None and found.high > _TELLS_NOTHING * found.low
+        ratio_.low is not None
+        and ratio_.high is not None
+        and ratio_.high > _TELLS_NOTHING * ratio_.low
     )
-    return (None, None) if is_wide and not found.differs else (found.low, found.high)
+    return (None, None) if is_wide and not ratio_.differs else (ratio_.low, ratio_.high)
 
 
 def _is_time(line: ComparedLine) -> bool:
@@ -567,18 +595,18 @@ def _percentile(line: ComparedLine) -> str:
     return next(part for part in line.name.split("_") if part[0] == "p" and part[1:].isdigit())
 
 
-def disagreeing(lines: Sequence[ComparedLine], at: int | None = None) -> list[ComparedLine]:
-    """Return those of `lines` that should repeat over trials but do not.
+def varying_lines(lines: Sequence[ComparedLine], side: int | None = None) -> list[ComparedLine]:
+    """Return the lines that should repeat over trials but vary too much.
 
-    On any side, or on the first and side `at`.
+    All sides are checked, or only the first and `side` if that is given.
     """
     return [
         line
         for line in lines
-        if line.name in _JUDGED
+        if line.name in _REPEATABLE
         and any(
             _is_spread(side)
-            for side in (line.sides if at is None else (line.sides[0], line.sides[at]))
+            for side in (line.sides if side is None else (line.sides[0], line.sides[side]))
         )
     ]
 
@@ -601,34 +629,34 @@ _MOST_HIGHLIGHTS = 6
 
 
 def drive_of(lines: Sequence[ComparedLine]) -> str:
-    """Return the slowest tier that moved bytes, on the first side, which is the drive.
+    """Return the drive: the last (slowest) tier of the first side that transferred bytes.
 
-    Else the last place there is.
+    Without bytes, it is the last tier.
     """
     for name in ("bandwidth_bytes_per_s", "bytes", ""):
-        known = [line for line in lines if line.tier and line.sides[0].median is not None]
-        # Tiers that only other sides have come behind those of the first, however fast they are.
-        if tiers := [line.tier for line in known if line.name.startswith(name)]:
+        measured = [line for line in lines if line.tier and line.sides[0].median is not None]
+        # Tiers that only other sides have come after those of the first, so they are left out.
+        if tiers := [line.tier for line in measured if line.name.startswith(name)]:
             return tiers[-1]
     return ""
 
 
 def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document]:
-    """Return the comparison of `sides`, as of `compare`, and its document."""
+    """Return the comparison of `sides` (see `compare`), and its document."""
     compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = list(zip(numbers, compared.names, compared.trials, strict=True))
-    tables = [table_of("What is compared", Sheet.SUMMARY, "text: side, name; count: trials", rows)]
+    tables = [table_of("Inputs", Sheet.SUMMARY, "text: side, name; count: trials", rows)]
     differing, one_sided = split_settings(compared.settings)
     if differing:
         tables.append(settings_table("Settings that differ", differing, numbers))
     drive = drive_of(compared.lines)
     chapters = [
         *charts_compared(sides, drive),
-        Chapter("Trials that disagree", _disagreeing(compared)),
+        Chapter("Trials that vary", _varying_tables(compared)),
         Chapter("Sides", tables),
         Chapter("Figures", figure_tables(compared, numbers)),
-        *([_one_sided(one_sided, numbers)] if one_sided else []),
+        *([_one_sided_chapter(one_sided, numbers)] if one_sided else []),
     ]
     charts = [
         chart for chapter in chapters[:2] for table in chapter.tables for chart in table.charts
@@ -636,7 +664,9 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
     document = Document(
         name="Comparison",
         headline=compared.verdict,
-        subject=[f"{number} {_side(side)}" for number, side in zip(numbers, sides, strict=True)],
+        subject=[
+            f"{number} {_side_text(side)}" for number, side in zip(numbers, sides, strict=True)
+        ],
         warnings=compared.warnings,
         highlights=_highlights(compared),
         chapters=chapters,
@@ -657,52 +687,46 @@ def settings_table(title: str, settings: Settings, numbers: list[str]) -> Report
     return table_of(title, Sheet.PARAMETERS, spec, rows)
 
 
-def _one_sided(settings: Settings, numbers: list[str]) -> Chapter:
-    """Return what only some sides have.
-
-    A page shows it when asked for, a terminal says how many they are.
-    """
-    title, rest = "Settings that only some sides have", [settings_table("", settings, numbers)]
-    kinds, are = ("setting", "is") if len(settings) == 1 else ("settings", "are")
-    many = f"{len(settings)} {kinds} that only some sides have {are} in a page, and in --json"
-    return Chapter(title, rest, is_folded=True, in_short=many)
+def _one_sided_chapter(settings: Settings, numbers: list[str]) -> Chapter:
+    """Return the settings that only some sides have: folded in a page, counted in a terminal."""
+    title, tables = "Settings that only some sides have", [settings_table("", settings, numbers)]
+    kinds, verb = ("setting", "is") if len(settings) == 1 else ("settings", "are")
+    summary = f"{len(settings)} {kinds} of only some sides {verb} in a page and in --json"
+    return Chapter(title, tables, is_folded=True, in_short=summary)
 
 
 def _highlights(compared: Comparison) -> list[Highlight]:
     """Return the ratios of the drive's figures, if there are two sides."""
-    if len(compared.names) != 2:  # noqa: PLR2004 - the first, and what is compared with it
+    if len(compared.names) != 2:  # noqa: PLR2004 - the first and one other
         return []
-    known = [
+    comparable = [
         line
         for line in compared.lines
         if line.op != "delete" and line.sides[1].ratio.value is not None
     ]
-    # What a run moves is what its trace asks for.
-    found = [
+    # The bytes of a run are those of its trace, so they are no result.
+    candidates = [
         line
-        for line in known
+        for line in comparable
         if line.name in _HIGHLIGHTED and (line.name != "bytes" or compared.kind == "trace")
     ]
-    last = [line for line in found if line.tier == drive_of(compared.lines)]
+    drive_lines = [line for line in candidates if line.tier == drive_of(compared.lines)]
     highlights = []
-    for line in last[:_MOST_HIGHLIGHTS]:
+    for line in drive_lines[:_MOST_HIGHLIGHTS]:
         ratio_, name = (
             line.sides[1].ratio,
             line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " "),
         )
-        low, high = _ends(ratio_)
-        none = _TOO_WIDE if ratio_.differs is False else "one trial, no interval"
-        detail = none if low is None or high is None else f"{low:.3f} to {high:.3f}"
+        low, high = _shown_ends(ratio_)
+        missing_interval = _TOO_WIDE if ratio_.differs is False else "one trial, no interval"
+        detail = missing_interval if low is None or high is None else f"{low:.3f} to {high:.3f}"
         label = f"{line.op} {name}, {line.tier}".strip()
         highlights.append(Highlight(label, ratio_.value, Unit.RATIO, f"[1]/[0]; {detail}"))
     return highlights
 
 
 def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:
-    """Return every figure that was compared, a table a tier.
-
-    The sides, and each one's ratio to the first.
-    """
+    """Return every compared figure, one table a tier: the sides, and their ratios to the first."""
     has_intervals = any(
         side.ratio.low is not None for line in compared.lines for side in line.sides[1:]
     )
@@ -731,10 +755,10 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
             *(Cell(side.median, line.unit) for side in line.sides),
         ]
         for side in line.sides[1:]:
-            found = side.ratio
+            ratio_ = side.ratio
             cells += [
-                found.value,
-                *([*_ends(found), _MARKS[found.differs]] if has_intervals else []),
+                ratio_.value,
+                *([*_shown_ends(ratio_), _MARKS[ratio_.differs]] if has_intervals else []),
             ]
         groups.setdefault(line.tier, []).append(cells)
     drive = "" if compared.kind == "scorecard" else drive_of(compared.lines)
@@ -747,15 +771,15 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
             Sheet.PERFORMANCE,
             spec,
             groups[tier],
-            "" if at else note,
+            "" if index else note,
             keys=2,
         )
-        for at, tier in enumerate(order)
+        for index, tier in enumerate(order)
     ]
 
 
-def _side(side: ReportedTrials) -> str:
-    """Return what a side is, in a line: its name, its trials, and the drives of a run."""
+def _side_text(side: ReportedTrials) -> str:
+    """Return a side in one line: its name, its trials, and the drives of a run."""
     first = side.reports[0]
     drives = (
         [] if not isinstance(first, RunReport) or first.run is None else list(first.run.drives())
@@ -764,21 +788,21 @@ def _side(side: ReportedTrials) -> str:
     return ", ".join([side.name, counted(len(side.counted), "trial"), *targets])
 
 
-def _disagreeing(compared: Comparison) -> list[ReportTable]:
-    """Return each trial's value of the figures that should repeat and do not."""
-    lines = disagreeing(compared.lines)
+def _varying_tables(compared: Comparison) -> list[ReportTable]:
+    """Return each trial's value of the figures that should repeat but vary."""
+    lines = varying_lines(compared.lines)
     if not lines:
         return []
-    most = max(compared.trials)
+    max_trials = max(compared.trials)
     spec = (
         "text: tier, op, figure, side; number:"
-        f" {', '.join(f'trial{at} = trial {at}' for at in range(1, most + 1))}"
+        f" {', '.join(f'trial{trial} = trial {trial}' for trial in range(1, max_trials + 1))}"
     )
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
             values = [Cell(value, line.unit) for value in side.trials]
             rows.append(
-                [line.tier, line.op, line.name, name, *values, *[None] * (most - len(values))]
+                [line.tier, line.op, line.name, name, *values, *[None] * (max_trials - len(values))]
             )
     return [table_of("Each trial", Sheet.PERFORMANCE, spec, rows, keys=4)]

@@ -1,7 +1,4 @@
-"""Jobs as documents.
-
-What was distilled and written, and how close their I/O comes to the source.
-"""
+"""Documents of jobs: the profile, the files written, and how closely their I/O matches."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from pathlib import Path
 from kvdistill.jobs.check import Closeness
 from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
 from kvdistill.jobs.fio_jobs import WrittenJobs
-from kvdistill.jobs.job import expected_said
+from kvdistill.jobs.job import expectation_text
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
 from kvdistill.profile.profile import Profile
 from kvdistill.reports.tables import Report, unit_of
@@ -34,10 +31,7 @@ from kvtrace.core.units import NS_PER_S, counted, format_duration
 
 
 class JobsReport(Report, frozen=True, kw_only=True):
-    """How close jobs that `kvdistill fio --check` ran come to their source.
-
-    The content of its files.
-    """
+    """Results of `kvdistill fio --check`: the closeness of jobs to their source."""
 
     kind = "jobs"
     name: str
@@ -48,21 +42,21 @@ class JobsReport(Report, frozen=True, kw_only=True):
         """Return the document of checked jobs."""
         profile = self.profile or {}
         origin = at(profile, "origin") or {}
-        said = {
+        origin_facts = {
             name.replace("_", " "): value
             for name, value in origin.items()
             if isinstance(value, str | int | float)
         }
-        facts = {"tier": profile.get("tier"), **said}
+        facts = {"tier": profile.get("tier"), **origin_facts}
         return Document(
             name=self.name,
-            headline="; ".join(line.partition(";")[0] for line in _said(self.closeness))
+            headline="; ".join(line.partition(";")[0] for line in _closeness_lines(self.closeness))
             or "no job was compared",
-            subject=_said(self.closeness),
+            subject=_closeness_lines(self.closeness),
             chapters=[
                 closeness_chapter(self.closeness),
                 Chapter(
-                    "What was distilled",
+                    "Workload profile",
                     [parameters("Source of the jobs", Sheet.PARAMETERS, facts)],
                 ),
             ],
@@ -70,60 +64,66 @@ class JobsReport(Report, frozen=True, kw_only=True):
 
 
 _MARKS = {True: "pass", False: "FAIL"}
-_NUMBER = re.compile(r"\.[0-9]+\.iolog$")
+_NUMBER = re.compile(r"\.(lane)?[0-9]+\.iolog$")
 
 
 def written_document(
     written: WrittenJobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
 ) -> Document:
-    """Return the document of jobs that were just written to `folder`.
+    """Return the document of jobs just written to `folder`.
 
-    A store's may be compared with a replay.
+    `compared` compares an object store's job with a replay.
     """
-    # Numbered logs are one.
-    files = dict.fromkeys(_NUMBER.sub(".*.iolog", name) for name in written.files)
+    # Numbered logs are listed as one.
+    files = dict.fromkeys(_NUMBER.sub(r".\1*.iolog", name) for name in written.files)
     chapters = [profile_chapter(written.profile)]
-    said = [f"Written to {folder}: {', '.join(files)}"]
+    lines_of_answer = [f"Written to {folder}: {', '.join(files)}"]
     if isinstance(written, WrittenJobs):
         logs = {
             mode: (
                 f"{counted(log.read_ios + log.write_ios, 'line')} over"
-                f" {counted(len(log.files), 'job')}"
+                f" {counted(len(log.files), 'lane' if log.lanes else 'job')}"
             )
             for mode, log in written.logs.items()
         }
-        needs = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
-        spec = "text: job; bytes: space_bytes = needs; text: log"
-        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), needs)]))
+        rows = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
+        spec = "text: job; bytes: space_bytes = space needed; text: log"
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
-            said = [*_said(written.closeness), *said]
-        missed = [
-            mode for mode, figures in written.expected.items() if any(f.is_missed for f in figures)
+            lines_of_answer = [*_closeness_lines(written.closeness), *lines_of_answer]
+        missed_modes = [
+            mode
+            for mode, figures in written.expected.items()
+            if any(figure.is_missed for figure in figures)
         ]
-        lines = {
-            mode: f"{mode}.fio: {expected_said(figures)}"
+        expected_lines = {
+            mode: f"{mode}.fio: {expectation_text(figures)}"
             for mode, figures in written.expected.items()
         }
-        said = [*(f"WARNING: {lines.pop(mode)}" for mode in missed), *said, *lines.values()]
+        lines_of_answer = [
+            *(f"WARNING: {expected_lines.pop(mode)}" for mode in missed_modes),
+            *lines_of_answer,
+            *expected_lines.values(),
+        ]
     elif written.log is not None:
         log = written.log
         counts = {
             "GETs": log.gets,
             "PUTs": log.puts,
             "DELETEs": log.deletes,
-            "to populate before": log.populated,
+            "populated before the start": log.populated,
         }
         spec = "text: operation =; count: operations"
         rows = [[name, count] for name, count in counts.items()]
         chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
-    return Document("", said[0], chapters, subject=said[1:])
+    return Document("", lines_of_answer[0], chapters, subject=lines_of_answer[1:])
 
 
 def _replay_chapter(compared: StoreCloseness) -> Chapter:
-    """Return a store's job compared with a replay, a figure a row."""
+    """Return the comparison of an object store's job with a replay, one figure a row."""
     names = {
         "get_share": ("GETs", Unit.SHARE),
         "put_share": ("PUTs", Unit.SHARE),
@@ -133,18 +133,18 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
         "ops_per_s": ("operations a second", Unit.PER_S),
     }
     rows = [
-        [said, *(Cell(side[name], unit) for side in (compared.job, compared.replay))]
-        for name, (said, unit) in names.items()
+        [label, *(Cell(side[name], unit) for side in (compared.job, compared.replay))]
+        for name, (label, unit) in names.items()
     ]
-    did = [
+    counts = [
         counted(n, op)
         for op, n in (("GET", compared.gets), ("PUT", compared.puts), ("DELETE", compared.deletes))
     ]
-    notes = [f"the replay did {did[0]}, {did[1]} and {did[2]} that went well ({compared.run})"]
+    notes = [f"the replay completed {counts[0]}, {counts[1]} and {counts[2]} ({compared.run})"]
     for op, value in (("GETs", compared.get_size_variation), ("PUTs", compared.put_size_variation)):
         if value is not None:
             notes.append(
-                f"{value:.1%} of {op} have another size in the job (total variation distance)"
+                f"{op}: sizes of job and replay differ by {value:.1%} (total variation distance)"
             )
     table = table_of("", Sheet.SUMMARY, "text: figure =; number: job, replay", rows)
     return Chapter("Job compared with the replay", [table], notes)
@@ -159,62 +159,58 @@ def profile_chapter(profile: Profile) -> Chapter:
         count: sizes = distinct sizes
     """)
     rows: list[list[object]] = [
-        [name, d.ops, d.object_bytes, d.io_bytes, len(d.sizes)]
-        for name, d in (("reads", profile.read), ("writes", profile.write))
+        [name, direction.ops, direction.object_bytes, direction.io_bytes, len(direction.sizes)]
+        for name, direction in (("reads", profile.read), ("writes", profile.write))
     ]
-    # A run does not say what its deletes free.
+    # A run does not record the bytes that its deletes free.
     freed = profile.delete_bytes or (None if profile.delete_ops else 0)
     rows.append(["deletes", profile.delete_ops, freed, None, None])
-    # What the source does not say is left out.
+    # Figures that the source does not hold are omitted.
     rate = profile.ops * NS_PER_S / profile.span_ns if profile.span_ns else None
     facts: dict[str, object] = {"operations a second": Cell(rate, Unit.PER_S)}
     if profile.arrivals is not None:
         for name, value in profile.arrivals.dispersion.by_window.items():
-            facts[f"operations in {name}: variance by mean"] = Cell(value, Unit.NUMBER)
-        facts["streams that models explain"] = Cell(len(profile.streams), Unit.COUNT)
+            facts[f"burstiness (variance/mean, {name})"] = Cell(value, Unit.NUMBER)
+        facts["fitted streams"] = Cell(len(profile.streams), Unit.COUNT)
     if profile.depth is not None:
-        facts["in flight, weighted by time"] = Cell(profile.depth.mean, Unit.NUMBER)
+        facts["mean queue depth"] = Cell(profile.depth.mean, Unit.NUMBER)
     if profile.idle is not None:
-        facts["time with nothing in flight"] = Cell(profile.idle.total_ns, Unit.NS)
+        facts["idle time"] = Cell(profile.idle.total_ns, Unit.NS)
     if profile.space is not None:
         facts["address space"] = Cell(profile.space.span_bytes, Unit.BYTES)
-        facts["reserved at most"] = Cell(profile.space.peak_reserved_bytes, Unit.BYTES)
+        facts["peak reserved"] = Cell(profile.space.peak_reserved_bytes, Unit.BYTES)
     if profile.locality is not None:
-        part = (
-            ""
-            if profile.locality.is_whole
-            else f", of the first {profile.locality.ops:,} operations"
-        )
-        facts[f"I/O share of hottest 10 % of blocks{part}"] = Cell(
+        scope = "" if profile.locality.is_whole else f" (first {profile.locality.ops:,} operations)"
+        facts[f"I/O share of hottest 10 % of blocks{scope}"] = Cell(
             profile.locality.hot10_share, Unit.SHARE
         )
-        facts[f"median reuse, in 128 KiB blocks{part}"] = Cell(
+        facts[f"median reuse distance, 128 KiB blocks{scope}"] = Cell(
             profile.locality.reuse_p50_blocks, Unit.NUMBER
         )
     title = f"Tier {profile.tier} of {profile.origin.file}, {format_duration(profile.span_ns)}"
-    made = parameters("What jobs are made of", Sheet.PARAMETERS, facts)
-    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), made])
+    parameters_table = parameters("Workload profile", Sheet.PARAMETERS, facts)
+    return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), parameters_table])
 
 
-def closeness_chapter(found: Closeness) -> Chapter:
-    """Return the chapter of what `--check` found."""
+def closeness_chapter(closeness: Closeness) -> Chapter:
+    """Return the chapter of the results of `--check`."""
     notes = [
-        f"fio {found.fio_version}",
-        *found.notes,
+        f"fio {closeness.fio_version}",
+        *closeness.notes,
         *(
-            f"gap KS of {job.name}: between arrivals (operations due at one time count once),"
-            f" beyond the {format_duration(job.gap_resolution_us * 1000)} to which fio logs times"
-            for job in (pair.fio for pair in found.comparisons)
+            f"gap KS of {job.name}: gaps between distinct arrival times, at fio's log resolution of"
+            f" {format_duration(job.gap_resolution_us * 1000)}"
+            for job in (pair.fio for pair in closeness.comparisons)
             if job.gap_ks is not None
             and job.gap_resolution_us is not None
             and job.gap_resolution_us > 1
         ),
     ]
-    # A row a figure and a column a side: there are more figures than a page is wide.
+    # One row a figure, one column a side: the figures would not fit as columns.
     sides = [
-        # Several jobs may have the source as theirs.
+        # Several jobs may share one source.
         (name, side, pair.window)
-        for pair in found.comparisons
+        for pair in closeness.comparisons
         for name, side in ((f"source of {pair.fio.name}", pair.source), (pair.fio.name, pair.fio))
     ]
     columns = [
@@ -227,17 +223,19 @@ def closeness_chapter(found: Closeness) -> Chapter:
         for name in StreamFigures.__struct_fields__
         if name != "name"
     ]
-    closeness = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
-    judged: list[list[object]] = []
-    for pair in found.comparisons:
+    figures_table = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
+    verdict_rows: list[list[object]] = []
+    for pair in closeness.comparisons:
         for verdict in pair.verdicts:
-            marked = "not measured" if verdict.value is None else f"undetermined: {verdict.why}"
-            marked = marked if verdict.passes is None else _MARKS[verdict.passes]
-            judged.append([pair.fio.name, verdict.name, verdict.target, _measured(verdict), marked])
-    note = "Shares are differences from the source: negative is less than it."
+            mark = "not measured" if verdict.value is None else f"undetermined: {verdict.reason}"
+            mark = mark if verdict.passes is None else _MARKS[verdict.passes]
+            verdict_rows.append(
+                [pair.fio.name, verdict.name, verdict.target, _measured(verdict), mark]
+            )
+    note = "Percentages are differences from the source; negative means less than the source."
     spec = "text: job, target = figure, wanted = target, reached = measured, verdict"
-    targets = table_of("Targets of closeness", Sheet.PERFORMANCE, spec, judged, note, keys=2)
-    return Chapter("Closeness of the jobs", [closeness, targets], notes)
+    targets = table_of("Closeness targets", Sheet.PERFORMANCE, spec, verdict_rows, note, keys=2)
+    return Chapter("Closeness of the jobs", [figures_table, targets], notes)
 
 
 def _unit(name: str) -> Unit:
@@ -246,58 +244,66 @@ def _unit(name: str) -> Unit:
     return Unit.COUNT if name == "ios" else unit_of(name, Unit.NUMBER)
 
 
-def _said(found: Closeness) -> list[str]:
-    """Return in a sentence a job how close they come."""
+def _closeness_lines(closeness: Closeness) -> list[str]:
+    """Return the closeness of each job in one line."""
     lines = []
-    for pair in found.comparisons:
-        judged = [verdict.passes for verdict in pair.verdicts if verdict.passes is not None]
-        few = (
-            ""
-            if len(judged) == len(pair.verdicts)
-            else f" that could be judged, of {len(pair.verdicts)}"
+    for pair in closeness.comparisons:
+        passes = [verdict.passes for verdict in pair.verdicts if verdict.passes is not None]
+        unjudged = (
+            "" if len(passes) == len(pair.verdicts) else f" ({len(pair.verdicts)} targets in all)"
         )
-        said = [f"{pair.job}: matches its source in {sum(judged)} of {len(judged)} figures{few}"]
-        missed = [(v.name, _measured(v)) for v in pair.verdicts if v.passes is False]
-        if missed:
-            said.append(
-                "NOT in "
-                + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in missed)
+        sentences = [
+            f"{pair.job}: matches its source in {sum(passes)} of {len(passes)} figures{unjudged}"
+        ]
+        misses = [
+            (verdict.name, _measured(verdict))
+            for verdict in pair.verdicts
+            if verdict.passes is False
+        ]
+        if misses:
+            sentences.append(
+                "MISMATCH: "
+                + ", ".join(f"{name} ({show(cell.value, cell.unit)})" for name, cell in misses)
             )
-            said += [
-                f"{v.name}: {v.why}"
-                for v in pair.verdicts
-                if v.passes is False and v.why is not None
+            sentences += [
+                f"{verdict.name}: {verdict.reason}"
+                for verdict in pair.verdicts
+                if verdict.passes is False and verdict.reason is not None
             ]
         for reason in dict.fromkeys(
-            v.why for v in pair.verdicts if v.passes is None and v.why is not None
+            verdict.reason
+            for verdict in pair.verdicts
+            if verdict.passes is None and verdict.reason is not None
         ):
-            of = [v for v in pair.verdicts if v.why == reason]
-            said.append(
-                f"{len(of)} undetermined ({', '.join(v.name for v in of)}):"
-                f" {reason}{_settled(pair, of)}"
+            same_reason = [verdict for verdict in pair.verdicts if verdict.reason == reason]
+            sentences.append(
+                f"{len(same_reason)} undetermined ({', '.join(verdict.name for verdict in same_reason)}):"
+                f" {reason}{_rerun_advice(pair, same_reason)}"
             )
-        left = sum(v.passes is None and v.why is None for v in pair.verdicts)
-        said += [f"{left} not measured"] * bool(left)
-        lines.append("; ".join(said))
+        unmeasured = sum(
+            verdict.passes is None and verdict.reason is None for verdict in pair.verdicts
+        )
+        sentences += [f"{unmeasured} not measured"] * bool(unmeasured)
+        lines.append("; ".join(sentences))
     return lines
 
 
-def _settled(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
-    """Return how long a check would settle what is `undetermined`, and whether the source is as
-    long; else nothing.
-    """
-    more = max((verdict.more or 0 for verdict in undetermined), default=0)
-    if not more or not pair.span_ns:
+def _rerun_advice(pair: ClosenessPair, undetermined: list[Verdict]) -> str:
+    """Return the `--check-duration` that would determine the verdicts, or an empty text."""
+    extra_spans = max((verdict.operations_factor or 0 for verdict in undetermined), default=0)
+    if not extra_spans or not pair.span_ns:
         return ""
-    spans_ns = [v.more * pair.span_ns for v in undetermined if v.more]
-    least, most = (math.ceil(of(spans_ns) / (60 * NS_PER_S)) for of in (min, max))
-    how = f"--check-duration {most}min"
-    if most * 60 * NS_PER_S > pair.whole_ns:
-        how += f", and a source as long: this is {format_duration(pair.whole_ns)}"
-    return (
-        f"; a check of {least if least == most else f'{least} to {most}'} min would settle them"
-        f" ({how})"
-    )
+    spans_ns = [
+        verdict.operations_factor * pair.span_ns
+        for verdict in undetermined
+        if verdict.operations_factor
+    ]
+    longest_min = math.ceil(max(spans_ns) / (60 * NS_PER_S))
+    option = f"--check-duration {longest_min}min"
+    needed = ""
+    if longest_min * 60 * NS_PER_S > pair.whole_ns:
+        needed = f" and a source as long (this one: {format_duration(pair.whole_ns)})"
+    return f"; rerun with {option}{needed}"
 
 
 def _measured(verdict: Verdict) -> Cell:

@@ -1,9 +1,8 @@
-"""Read what a user names into reports and documents, and write them in the form that a file's name
-tells.
+"""Read inputs into reports and documents, and write them in the format of the file's suffix.
 
-A workbook has sheets of the MLPerf Storage KV-cache benchmark's names, so that scripts made for it
-read a run of ours: those of a run's figures are in `kvtrace/core/document/chapters.py`, what probes
-saw is here, under the names of its export (kv_cache/cli.py of mlcommons/storage, 2026-04).
+A workbook also has the sheets of the MLPerf Storage KV-cache benchmark, so that its scripts read
+these results. The sheets of a run's figures are in `kvtrace/core/document/chapters.py`; those of
+probes are here, named as in its export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 """
 
 from __future__ import annotations
@@ -59,53 +58,50 @@ BUCKETS = 48
 
 
 class LoadsReport(Report, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trace came to at rising loads, or a drive sustains of caching stacks.
-
-    Sweep.json, or scorecard.json.
-    """
+    """The report of a sweep.json (rising loads) or a scorecard.json (sustained users by stack)."""
 
     kind = "sweep"
     name: str
-    """The folder's."""
+    """Name of the folder."""
     sweep: LoadSweep | None = None
     card: Card | None = None
 
     def document(self) -> Document:
-        """Return its points and knee, or the card's page.
-
-        What the drive itself does is in drive.json.
-        """
+        """Return the points and knee of the sweep, or the page of the scorecard."""
         return sweep_document(self.sweep) if self.sweep else card_document(cast("Card", self.card))
 
 
 def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = None) -> Report:
-    """Return the report of the trace at `path`, or of its folder.
+    """Return the report of a trace, or of the folder of a run, sweep, scorecard, probe or jobs.
 
-    A run, sweep, scorecard, probe, jobs or import.
-
-    Time is in `buckets` equal stretches; `endurance` is what a drive may be written.
+    Figures over time have `buckets` equal windows; `endurance` is the write rating of a drive.
 
     ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no
     trace or ops.
     """
     if path.is_dir():
         refuse_cut_off(path)
-        if not (path / OPS_FILE).is_file() and (found := _without_rows(path, buckets)) is not None:
-            return found
-        held = next((name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None)
-        if held is None:
+        if (
+            not (path / OPS_FILE).is_file()
+            and (summary := _report_from_json(path, buckets)) is not None
+        ):
+            return summary
+        table_file = next(
+            (name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None
+        )
+        if table_file is None:
             raise ConfigError(
                 f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
                 f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{runs_below(path)}"
             )
-        path = path / held
+        path = path / table_file
     if tables.open_table(path).table is OPS:
         return run_report(path, buckets, endurance)
     return trace_report(path, tables.open_table(path, TRACE).meta, buckets, endurance)
 
 
-def _without_rows(path: Path, buckets: int) -> Report | None:
-    """Return the report of a folder by its JSON; null if it has none that we know."""
+def _report_from_json(path: Path, buckets: int) -> Report | None:
+    """Return the report of a folder that holds JSON results only; null if there are none."""
     name = path.resolve().name
     if (run := find_run(path)) is not None:
         return summary_report(run)
@@ -121,33 +117,29 @@ def _without_rows(path: Path, buckets: int) -> Report | None:
     return None
 
 
-def trials_of(path: Path) -> list[Path]:
-    """Return the runs in a folder of trials (`trial-1` …) in their order, or `path` itself if it is
-    none.
+def list_trials(path: Path) -> list[Path]:
+    """Return the runs in a folder of trials (`trial-1` …) in order, or `path` itself if it has none.
 
-    Those of an option of MLPerf's lie in a folder of their own.
+    The trials of an MLPerf option are in a subfolder.
     """
     if path.is_dir():
         refuse_cut_off(path)
     if (path / MLPERF_FILE).is_file():
         path = path / TRIALS_FOLDER
         if not path.is_dir():
-            # Clients combined: each has its own.
+            # Combined clients: each client has its own trials.
             return []
     trials = (
         []
         if (path / OPS_FILE).is_file()
-        else [f for f in path.glob("trial-*") if (f / OPS_FILE).is_file()]
+        else [folder for folder in path.glob("trial-*") if (folder / OPS_FILE).is_file()]
     )
     # trial-10 comes after trial-9.
     return sorted(trials, key=lambda folder: (len(folder.name), folder.name)) or [path]
 
 
-def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return distinct names for `paths`.
-
-    Their last parts, or all of each path if those are the same.
-    """
+def distinct_names(paths: Sequence[Path]) -> list[str]:
+    """Return distinct names for `paths`: their last components, or whole paths if those collide."""
     names = [path.resolve().name for path in paths]
     return names if len(set(names)) == len(names) else [str(path) for path in paths]
 
@@ -159,26 +151,26 @@ class Reports:
     results: list[Report]
     """The figures, as --json prints them."""
     names: list[str]
-    """Of each."""
+    """Name of each report."""
     documents: list[Document]
-    """The first compares, if there are several of a kind."""
+    """The first one compares, if several reports are of one kind."""
     sheets: list[PlainSheet]
-    """MLPerf's, of the runs among them; for a workbook."""
+    """MLPerf sheets of the runs among the reports, for a workbook."""
 
     def write(self, output: str | Path, argv: Sequence[str] = ()) -> None:
-        """Write all of them to `output`, whose name tells the form.
+        """Write all documents to `output`: a page, workbook, Markdown or CSV, by its suffix.
 
-        A page, a workbook, Markdown or CSV; a page says that it was made by `argv`.
+        A page states the command line `argv`.
 
-        ConfigError for another name. ProbeUnavailable if the library for this form is missing.
-        DeviceError if the disk refuses.
+        ConfigError for another suffix. ProbeUnavailable if the library for the format is missing.
+        DeviceError if the write fails.
         """
         path = Path(output)
         check_names([path])
         write_report(self.documents, path, self.sheets, argv)
 
     def __repr__(self) -> str:
-        """Return the names in a line."""
+        """Return the names in one line."""
         return f"Reports({', '.join(self.names)})"
 
     def _repr_html_(self) -> str:
@@ -193,46 +185,49 @@ def make_reports(
 ) -> Reports:
     """Return the reports of `paths`.
 
-    Raises what `report` raises.
+    Raises the same errors as `report`.
     """
     sides = _read(paths, buckets, endurance)
-    every = [found for side in sides for found in side.reports]
+    all_reports = [report_of_trial for side in sides for report_of_trial in side.reports]
     names = [name for side in sides for name in side.names]
-    documents = documents_of(every, names)
-    # Traces next to a run are its context, not sides: they are compared where there is no run.
-    of_kind = (
+    documents = documents_of(all_reports, names)
+    # Traces next to a run are its context: they are compared only if there is no run.
+    sides_by_kind = (
         [side for side in sides if side.reports and side.reports[0].kind == kind] for kind in KINDS
     )
-    alike = next(filter(None, of_kind), [])
-    if len(alike) > 1:
-        documents.insert(0, folded(comparison_of(alike)[1]))
-    marks = [(name, find_mark(path)) for name, path in zip(names_of(paths), paths, strict=True)]
-    documents[:0] = [marked_document(mark, name) for name, mark in marks if mark is not None]
-    return Reports(every, names, documents, mlperf_sheets(every, names))
+    comparable = next(filter(None, sides_by_kind), [])
+    if len(comparable) > 1:
+        documents.insert(0, fold_chapters(comparison_of(comparable)[1]))
+    mlperf_marks = [
+        (name, find_mark(path)) for name, path in zip(distinct_names(paths), paths, strict=True)
+    ]
+    documents[:0] = [mlperf_document(mark, name) for name, mark in mlperf_marks if mark is not None]
+    return Reports(all_reports, names, documents, mlperf_sheets(all_reports, names))
 
 
 def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
-    """Return the comparison of what is at `paths`, and its document.
+    """Return the comparison of `paths`, and its document.
 
-    Raises what `report` and `compare` raise.
+    Raises the same errors as `report` and `compare`.
     """
     cards = [find_card(path) for path in paths]
-    if found := [card for card in cards if card is not None]:
+    if found_cards := [card for card in cards if card is not None]:
         if None in cards:
             raise ConfigError(
                 f"{paths[cards.index(None)]} holds no scorecard; only inputs of one kind can be"
                 " compared"
             )
         names = [path.parent if path.name == CARD_FILE else path for path in paths]
-        compared = compare_cards(names_of(names), found)
-        return compared, folded(cards_document(compared, found))
+        compared = compare_cards(distinct_names(names), found_cards)
+        return compared, fold_chapters(cards_document(compared, found_cards))
     compared, document = comparison_of(_read(paths, BUCKETS, None))
-    return compared, folded(document)
+    return compared, fold_chapters(document)
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:
     sides = [
-        (name, path, trials_of(path)) for name, path in zip(names_of(paths), paths, strict=True)
+        (name, path, list_trials(path))
+        for name, path in zip(distinct_names(paths), paths, strict=True)
     ]
     return [
         ReportedTrials(
@@ -247,23 +242,24 @@ def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> l
 def documents_of(reports: Sequence[Report], names: Sequence[str]) -> list[Document]:
     """Return the documents of `reports`, called `names`."""
     return [
-        folded(replace(report.document(), name=name))
+        fold_chapters(replace(report.document(), name=name))
         for report, name in zip(reports, names, strict=True)
     ]
 
 
-def folded(document: Document) -> Document:
-    """Return `document` with its chapters folded, so that a page is one screen.
+def fold_chapters(document: Document) -> Document:
+    """Return `document` with its chapters folded.
 
-    The answer, its figures, its charts.
+    A page is then one screen: the answer, its figures and its charts.
     """
     return replace(
-        document, chapters=[replace(of, is_folded=bool(of.title)) for of in document.chapters]
+        document,
+        chapters=[replace(chapter, is_folded=bool(chapter.title)) for chapter in document.chapters],
     )
 
 
 def check_names(paths: Sequence[Path]) -> None:
-    """Raise ConfigError unless every name has a suffix that we write."""
+    """Raise ConfigError unless every name has a supported suffix."""
     for path in paths:
         if path.suffix not in SUFFIXES:
             raise ConfigError(f"-o {path}: name it *{', *'.join(SUFFIXES[:-1])} or *{SUFFIXES[-1]}")
@@ -275,12 +271,11 @@ def write_report(
     plain: Sequence[PlainSheet] = (),
     argv: Sequence[str] = (),
 ) -> None:
-    """Write the documents to `path`, a workbook with the sheets `plain` before them, aside and
-    renamed.
+    """Write the documents to `path`, through a temporary file.
 
-    A page says that it was made by the command line `argv`, if that is given.
+    A workbook has the sheets `plain` first. A page states the command line `argv`, if given.
 
-    ProbeUnavailable if the library for this form is missing. DeviceError if the disk refuses.
+    ProbeUnavailable if the library for the format is missing. DeviceError if the write fails.
     """
     if path.suffix == ".xlsx":
         from kvtrace.core.document.export import write_workbook
@@ -299,40 +294,40 @@ def write_report(
 
 _GIB, _NS_PER_US = 1 << 30, 1e3
 _SHARES = {"P50": 5000, "P95": 9500, "P99": 9900}
-"""In ten-thousandths."""
+"""Percentiles in ten-thousandths."""
 
 
 def mlperf_sheets(reports: Sequence[Report], names: Sequence[str]) -> list[PlainSheet]:
-    """Return the benchmark's sheets for the runs among `reports`, called `names`.
+    """Return the benchmark's sheets for the runs among `reports`; empty without a run.
 
-    None without a run.
-
-    The first run is in its places; others follow in rows of their own, or in columns behind it.
+    The first run is where the benchmark has its figures; others follow in later rows or columns.
     """
     runs = [
-        (name, found, found.run)
-        for name, found in zip(names, reports, strict=True)
-        if isinstance(found, RunReport) and found.run is not None
+        (name, run_report_, run_report_.run)
+        for name, run_report_ in zip(names, reports, strict=True)
+        if isinstance(run_report_, RunReport) and run_report_.run is not None
     ]
     if not runs:
         return []
-    seen = [
-        (name, *seen)
-        for name, found, _ in runs
-        if found.probe is not None
-        for seen in _distributions(found.probe)
+    distributions = [
+        (name, *distributions)
+        for name, run_report_, _ in runs
+        if run_report_.probe is not None
+        for distributions in _distributions(run_report_.probe)
     ]
-    traced = [
+    tracing_rows = [
         [label, *figures, bins[0][0], bins[-1][1], unit, name]
-        for name, label, unit, figures, bins in seen
+        for name, label, unit, figures, bins in distributions
     ]
-    histograms = [
-        [label, *bin_, unit, name] for name, label, unit, _, bins in seen for bin_ in bins
+    histogram_rows = [
+        [label, *bin_row, unit, name]
+        for name, label, unit, _, bins in distributions
+        for bin_row in bins
     ]
     return [
         *run_sheets([(name, run) for name, _, run in runs]),
-        PlainSheet("Device Tracing", _TRACING, traced),
-        PlainSheet("Trace Histograms", _HISTOGRAMS, histograms),
+        PlainSheet("Device Tracing", _TRACING, tracing_rows),
+        PlainSheet("Trace Histograms", _HISTOGRAMS, histogram_rows),
     ]
 
 
@@ -360,36 +355,36 @@ _TIMES = {
 _COUNTS = {
     "Block Size {} (KiB)": ("sizes", "bytes", 1 << 10, "requests by size"),
     "Queue Depth {}": ("in_flight", "in_flight", 1, "in flight at dispatch"),
-    "LBA Heatmap {} (GiB)": ("heat", "low_bytes", _GIB, "requests by place on the disk"),
+    "LBA Heatmap {} (GiB)": ("heat", "low_bytes", _GIB, "requests by offset on the disk"),
 }
 _LBA_GIB = 10
-"""How much of a disk one bucket of the benchmark's map is."""
+"""Size of one bucket of the benchmark's heatmap, in GiB of the disk."""
 
 
 Bins = list[tuple[float, float, int]]
-"""From, below, count."""
+"""Lower edge, upper edge (exclusive), count."""
 
 
 def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object], Bins]]:
-    """Yield what probes saw.
-
-    Its name and unit; what it is, how many, its percentiles; and its buckets.
-    """
+    """Yield the probes' distributions: label, unit, [description, count, percentiles], bins."""
     times = {(row["layer"], row["op"]): row for row in probe.layers}
-    for label, (layer, op, what) in _TIMES.items():
-        lows = [
-            (r["low_ns"], r["count"])
-            for r in probe.latency_bins
-            if (r["layer"], r["op"]) == (layer, op)
+    for label, (layer, op, description) in _TIMES.items():
+        low_edges = [
+            (bin_row["low_ns"], bin_row["count"])
+            for bin_row in probe.latency_bins
+            if (bin_row["layer"], bin_row["op"]) == (layer, op)
         ]
         row = times.get((layer, op))
-        if row is not None and lows:
+        if row is not None and low_edges:
             points = [
-                None if row[POINTS[p]] is None else row[POINTS[p]] / _NS_PER_US for p in _SHARES
+                None if row[POINTS[percentile]] is None else row[POINTS[percentile]] / _NS_PER_US
+                for percentile in _SHARES
             ]
-            bins = [(low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, count) for low, count in lows]
-            yield label, "us", [what, row["count"], *points], bins
-    for form, (table, column, unit, what) in _COUNTS.items():
+            bins = [
+                (low / _NS_PER_US, max(2 * low, 1) / _NS_PER_US, count) for low, count in low_edges
+            ]
+            yield label, "us", [description, row["count"], *points], bins
+    for form, (table, column, unit, description) in _COUNTS.items():
         for op in ("read", "write"):
             is_place = table == "heat"
             counted: Counter[float] = Counter()
@@ -402,43 +397,46 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object],
                     at_rank(values, nearest_rank(counted.total(), share))
                     for share in _SHARES.values()
                 ]
-                label, figures = form.format(op.capitalize()), [what, counted.total(), *points]
-                # Of ten GiB of the disk, else from a power of two to the next.
-                wide: Counter[tuple[float, float]] = Counter()
+                label, figures = (
+                    form.format(op.capitalize()),
+                    [description, counted.total(), *points],
+                )
+                # Bins are ten GiB of the disk, or powers of two.
+                merged_bins: Counter[tuple[float, float]] = Counter()
                 for value, count in values:
                     low = (
                         value // _LBA_GIB * _LBA_GIB
                         if is_place
                         else 2.0 ** (math.frexp(value)[1] - 1)
                     )
-                    wide[low, low + _LBA_GIB if is_place else 2 * low] += count
+                    merged_bins[low, low + _LBA_GIB if is_place else 2 * low] += count
                 yield (
                     label,
                     unit_of(label) or "count",
                     figures,
-                    [(*edges, count) for edges, count in wide.items()],
+                    [(*edges, count) for edges, count in merged_bins.items()],
                 )
 
 
-def marked_document(found: MlperfMark, name: str) -> Document:
-    """Return what an option came to, and what its figures may and may not be taken for."""
+def mlperf_document(mark: MlperfMark, name: str) -> Document:
+    """Return the document of an MLPerf option: its answer, and the claims that it does not support."""
     tables = [
         table_of(
-            "", Sheet.SUMMARY, "text: what = not claimed, why", list(found.not_claimed.items())
+            "", Sheet.SUMMARY, "text: what = claim, why = reason", list(mark.not_claimed.items())
         ),
-        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", found.rules),
+        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", mark.rules),
     ]
-    may = (
-        f"what a replay of {found.option} moved on this storage, and how long its objects took, in"
-        " the trials below"
+    claim = (
+        f"bandwidth and object latency of a replay of {mark.option} on this storage, in the trials"
+        " below"
     )
     return Document(
         name=name,
-        headline=found.answer,
+        headline=mark.answer,
         warnings=[
-            found.mark
-            or "every rule that can be told from here is kept; MLCommons takes results of its own mlpstorage alone"
+            mark.mark
+            or "all rules that can be checked here are met; MLCommons accepts results of mlpstorage only"
         ],
-        notes=[f"may be claimed: {may}"],
-        chapters=[Chapter("What may not be claimed", tables)],
+        notes=[f"may be claimed: {claim}"],
+        chapters=[Chapter("Claims that are not supported", tables)],
     )

@@ -1,9 +1,6 @@
-"""What the block-layer probes of `kvreplay` found, and how it relates to a run's operations.
+"""The report of kvreplay's block-layer probes, and the breakdown of a run's latency by layer.
 
-Where their time goes.
-
-`probe.json` has the figures; `blocks.parquet`, if requests were kept, the map of the disk and the
-parts of the latency.
+The figures are in `probe.json`. The heatmap of the disk and the breakdown need `blocks.parquet`.
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from kvdistill.queries.database import Row, named, opened, query
-from kvdistill.queries.recorded import viewed_times
+from kvdistill.queries.recorded import times_of_view
 from kvdistill.reports.tables import (
     Key,
     Report,
@@ -54,45 +51,45 @@ _MIB = 1 << 20
 
 
 class ProbeReport(Report, frozen=True, kw_only=True):
-    """What the probes found; rows of tables, null where not measured."""
+    """The figures of the probes as rows of tables; null where not measured."""
 
     kind = "probe"
     name: str
     filter: dict[str, object]
-    """Whose requests, on which disks, how long."""
+    """Processes and disks that were probed, and the duration."""
     duration_ns: int | None
     argv: list[str]
     version: str | None
     answer: str
-    """What the device was asked for, in one line; empty where nothing was seen."""
+    """The requests to the device in one line; empty without any."""
     layers: list[Row]
     """Times by layer (application, q2d, requeued, d2c) and kind of operation."""
     latency_bins: list[Row]
-    """The same in powers of two."""
+    """Histograms of these times in powers of two."""
     directions: list[Row]
-    """What the block layer was asked for, and did, by direction."""
+    """Counters of the block layer by direction."""
     sizes: list[Row]
     in_flight: list[Row]
     calls: list[Row]
-    """What the application asked for, by system call."""
+    """Counters of the application's I/O, by system call."""
     bucket_ns: int | None
     zone_bytes: int | None
     heat: list[Row]
-    """Requests by time and place on the disk; empty without their events."""
+    """Requests by time and offset on the disk; empty without their events."""
 
     def document(self) -> Document:
-        """Return the document of a measurement of the probes alone."""
-        wanted = {
-            name: ", ".join(map(str, v)) if isinstance(v, list) else v
-            for name, v in self.filter.items()
+        """Return the document of a probe result without a run."""
+        filters = {
+            name: ", ".join(map(str, value)) if isinstance(value, list) else value
+            for name, value in self.filter.items()
         }
         facts = {
             "duration": Cell(self.duration_ns, Unit.NS),
             "command": " ".join(self.argv) or None,
         }
-        kept = {
+        given_filters = {
             name: value
-            for name, value in wanted.items()
+            for name, value in filters.items()
             if name != "duration_ns" and value not in (None, "")
         }
         return Document(
@@ -100,12 +97,12 @@ class ProbeReport(Report, frozen=True, kw_only=True):
             headline=self.answer or "no block request was completed",
             chapters=[
                 Chapter(
-                    "What was measured",
+                    "Measurement",
                     [
                         parameters(
-                            "Whose requests",
+                            "Filter",
                             Sheet.PARAMETERS,
-                            facts | kept | {"kvreplay": self.version},
+                            facts | given_filters | {"kvreplay": self.version},
                         )
                     ],
                 ),
@@ -114,13 +111,13 @@ class ProbeReport(Report, frozen=True, kw_only=True):
         )
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
-        """Yield times by layer, and what was done to requests."""
+        """Yield times by layer, and counters of requests."""
         yield from of_rows([row | {"tier": f"layer {row['layer']}"} for row in self.layers], TIMES)
         counts = ("completed", "completed_bytes", "requeues", "splits", "errors")
         yield from of_rows([row | {"tier": "block requests"} for row in self.directions], counts)
 
     def settings(self) -> dict[str, object]:
-        """Return whose requests were measured."""
+        """Return the filter of the measurement."""
         return {"version": self.version, **self.filter}
 
 
@@ -129,48 +126,50 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
 
     TraceError if probe.json is damaged, or not of this version.
     """
-    found = find_probe(folder)
-    if found is None:
+    probe = find_probe(folder)
+    if probe is None:
         return None
-    directions = found.block.directions
-    application = found.application or Application()
-    times = [("application", kind, h) for kind, h in application.times.items()]
+    directions = probe.block.directions
+    application = probe.application or Application()
+    times = [("application", kind, histogram_) for kind, histogram_ in application.times.items()]
     times += [
-        (layer, name, h)
+        (layer, name, histogram_)
         for layer in LAYERS
-        for name, d in directions.items()
-        if (h := getattr(d, layer))
+        for name, figures in directions.items()
+        if (histogram_ := getattr(figures, layer))
     ]
     zone_bytes, bucket_ns, heat = _heat_cells(folder / BLOCKS_FILE, buckets)
     return ProbeReport(
         name=folder.resolve().name,
-        filter=found.config,
-        duration_ns=found.duration_ns,
-        argv=found.argv,
-        version=found.version,
-        answer=probe_answer(found),
+        filter=probe.config,
+        duration_ns=probe.duration_ns,
+        argv=probe.argv,
+        version=probe.version,
+        answer=probe_answer(probe),
         layers=[
-            {"layer": layer, "op": name, "count": h.count}
-            | {time: getattr(h, time) for time in TIMES}
-            for layer, name, h in times
-            if h.count
+            {"layer": layer, "op": name, "count": histogram_.count}
+            | {time: getattr(histogram_, time) for time in TIMES}
+            for layer, name, histogram_ in times
+            if histogram_.count
         ],
         latency_bins=[
             {"layer": layer, "op": name, "low_ns": bucket.from_, "count": bucket.count}
-            for layer, name, h in times
-            for bucket in h.log2_ns
+            for layer, name, histogram_ in times
+            for bucket in histogram_.log2_ns
         ],
         directions=[
-            {"op": name} | {c: getattr(d, c) for c in COUNTS.split()}
-            for name, d in directions.items()
+            {"op": name} | {counter: getattr(figures, counter) for counter in COUNTS.split()}
+            for name, figures in directions.items()
         ],
         sizes=[
-            {"op": name, **asdict(size)} for name, d in directions.items() for size in d.block_sizes
+            {"op": name, **asdict(size)}
+            for name, figures in directions.items()
+            for size in figures.block_sizes
         ],
         in_flight=[
-            {"op": name, **asdict(deep)}
-            for name, d in directions.items()
-            for deep in d.in_flight_at_dispatch
+            {"op": name, **asdict(depth)}
+            for name, figures in directions.items()
+            for depth in figures.in_flight_at_dispatch
         ],
         calls=[asdict(call) for call in application.calls],
         bucket_ns=bucket_ns,
@@ -180,7 +179,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
 
 
 def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, list[Row]]:
-    """Return the bytes and the ns that a cell of the heat map spans, and the cells."""
+    """Return the height in bytes and width in ns of heatmap cells, and the cells."""
     if not blocks.is_file():
         return None, None, []
     with opened([blocks]) as db:
@@ -191,8 +190,8 @@ def _heat_cells(blocks: Path, buckets: int) -> tuple[int | None, int | None, lis
         zone_bytes = (
             -(-(span["high_bytes"] - span["low_bytes"] + 1) // ZONES // _MIB) * _MIB or _MIB
         )
-        stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns, "zone_bytes": zone_bytes}
-        return zone_bytes, bucket_ns, query(db, "blocks_heat", **stretches)
+        windows = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns, "zone_bytes": zone_bytes}
+        return zone_bytes, bucket_ns, query(db, "blocks_heat", **windows)
 
 
 _LAYER_NAMES = {
@@ -203,9 +202,9 @@ _LAYER_NAMES = {
 }
 
 
-# Long: a table each.
+# Long, because it lists all tables.
 def probe_chapter(report: ProbeReport) -> Chapter:
-    """Return the chapter of a run or of a measurement of its own."""
+    """Return the block-layer chapter of a run, or of a probe result without one."""
     spec = """
         text: op
         count: issued, completed, errors
@@ -213,28 +212,28 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         count: requeues
     """
     note = (
-        "A request is what the block layer hands to a disk. Requeues: issues that a busy driver"
+        "A request is the block layer's unit of I/O to a disk. Requeues: issues that a busy driver"
         " returned."
     )
     tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
     spec = """
         text: op
-        count: bios = I/Os given, bios_merged = I/Os merged, splits, requests_merged = requests merged,
+        count: bios = bios, bios_merged = bios merged, splits, requests_merged = requests merged,
             lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
     """
     note = (
-        "I/Os are what the filesystem or program gave. Splits: I/Os longer than the disk takes."
-        " Lost: not followed to their end."
+        "Bios are the I/Os of filesystem or program. Splits: bios longer than the disk's limit. Lost:"
+        " not followed to completion."
     )
     tables.append(
         table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note)
     )
     rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
-    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = longest below"
-    note = "Percentiles by nearest rank, within 0.8 %; - with too few."
+    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = max below"
+    note = "Percentiles by nearest rank, within 0.8 %; - if too few requests."
     tables.append(table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2))
     spec = "text: op; ns: low_ns = from; count: count"
-    note = "Each row holds the times from its first up to, but not including, twice that."
+    note = "Each row counts times from its value up to, but not including, twice that."
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = (
             f"Time {_LAYER_NAMES[layer]}"
@@ -251,19 +250,18 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         for row in report.sizes:
             bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
         series = lines_by(
-            [{"op": op, "low": low, "count": n} for (op, low), n in bins.items()], "low", "count"
+            [{"op": op, "low": low, "count": count} for (op, low), count in bins.items()],
+            "low",
+            "count",
         )
         chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
-        note = (
-            "The chart adds sizes up from each power of two to the next; the table has each size"
-            " exactly."
-        )
+        note = "The chart groups sizes by powers of two; the table lists each size."
         tables.append(histogram(chart.title, chart, spec, report.sizes, note))
     if report.in_flight:
         spec = "text: op; count: in_flight = in flight, count = requests"
         series = lines_by(report.in_flight, "in_flight", "count")
         chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
-        note = "How many requests the disk had in flight when one was issued, itself included."
+        note = "Requests in flight on the disk when a request was issued, including itself."
         tables.append(histogram(chart.title, chart, spec, report.in_flight, note))
     if report.calls:
         spec = """
@@ -274,8 +272,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             bytes: without_io_bytes = bytes without I/O
         """
         note = (
-            "Without I/O: calls that queued none themselves; their data was in the page cache, or"
-            " went there."
+            "Without I/O: calls that queued no I/O themselves, because the page cache served them."
         )
         tables.append(table_of("System calls", Sheet.DEVICE, spec, report.calls, note, keys=2))
     spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
@@ -284,7 +281,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
     steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
     for (device, op), rows in by_two(report.heat, "device", "op"):
         chart = Chart(
-            f"Where {op}s go on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
+            f"Offsets of {op}s on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
         )
         tables.append(
             heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span)
@@ -293,26 +290,22 @@ def probe_chapter(report: ProbeReport) -> Chapter:
 
 
 class Layers(msgspec.Struct, frozen=True, kw_only=True):
-    """A run's operations on storage, the calls and block requests beneath.
+    """A run's operations on storage, with the system calls and block requests beneath them.
 
-    Rows by direction, null where not measured.
-
-    The whole measured part counts, its warm-up included, because the probes do not tell it apart.
+    Rows are by direction, null where not measured. The warm-up is included, because the probes do
+    not distinguish it.
     """
 
     findings: list[str]
-    """In plain words: what the device moved, and which layer took the time."""
+    """Sentences: bytes at the device, and the layer with the largest share of the latency."""
     moved: list[Row]
-    """Bytes of objects, of calls and of the device.
-
-    Amplification is device bytes / object bytes.
-    """
+    """Bytes of objects, of calls and of the device; amplification is device / object bytes."""
     times: list[Row]
     """Times of operations, and by layer: object, application, q2d, requeued, d2c."""
     inside: list[Row]
-    """Each operation's time cut in parts.
+    """Breakdown of the mean latency, by the state of requests of the same direction.
 
-    Not submitted yet, though due; a request was at the device, only queued, or neither. No rows
+    Waiting for submission; a request at the device; only queued requests; no request. Empty
     without blocks.parquet.
     """
 
@@ -330,15 +323,17 @@ def layers(run_directory: Path) -> Layers | None:
     with opened(files) as db:
         objects = query(db, "run_layers_objects")
         db.execute(f"CREATE VIEW times AS {named('run_layers_times')}")
-        times_of = {row["op"]: row for row in viewed_times(db).summaries.get("object", [])}
+        times_of = {row["op"]: row for row in times_of_view(db).summaries.get("object", [])}
         inside = [_latency_parts(db, row) for row in objects] if blocks.is_file() else []
-    moved, shown = [], []
+    byte_rows, time_rows = [], []
     for row in objects:
         op, operations, object_bytes = row["op"], row["operations"], row["object_bytes"]
         device = probe.block.directions.get(op)
         device_bytes, requests = (0, 0) if device is None else (device.issued_bytes, device.issued)
-        calls = None if application is None else [c for c in application.calls if c.kind == op]
-        moved.append(
+        calls = (
+            None if application is None else [call for call in application.calls if call.kind == op]
+        )
+        byte_rows.append(
             {
                 "op": op,
                 "operations": operations,
@@ -356,22 +351,22 @@ def layers(run_directory: Path) -> Layers | None:
             }
         )
         layer = "object response" if row["is_response"] else "object"
-        shown.append(
+        time_rows.append(
             {"op": op, "layer": layer, "count": operations}
             | {name: times_of.get(op, {}).get(name) for name in TIMES[:-1]}
         )
-        beneath = {"application": None if application is None else application.times.get(op)}
-        beneath |= {layer: getattr(device, layer, None) for layer in LAYERS}
-        for layer, times in beneath.items():
+        layer_times = {"application": None if application is None else application.times.get(op)}
+        layer_times |= {layer: getattr(device, layer, None) for layer in LAYERS}
+        for layer, times in layer_times.items():
             if times is not None and times.count:
-                parts = {name: getattr(times, name) for name in TIMES[:-1]}
-                shown.append({"op": op, "layer": layer, "count": times.count} | parts)
-    said = findings(moved, inside, probe, find_run(run_directory))
-    return Layers(findings=said, moved=moved, times=shown, inside=inside)
+                row_of_times = {name: getattr(times, name) for name in TIMES[:-1]}
+                time_rows.append({"op": op, "layer": layer, "count": times.count} | row_of_times)
+    sentences = findings(byte_rows, inside, probe, find_run(run_directory))
+    return Layers(findings=sentences, moved=byte_rows, times=time_rows, inside=inside)
 
 
 def _latency_parts(db: duckdb.DuckDBPyConnection, row: Row) -> dict[str, object]:
-    """Return the parts of the mean latency of operations like `row`; they add up to it."""
+    """Return the parts of the mean latency of the operations of `row`; they add up to it."""
     op, operations = row["op"], row["operations"]
     at_device_ns, in_kernel_ns = (
         query(db, "run_layers_within", op=op, is_queued=is_queued)[0]["within_ns"]
@@ -401,10 +396,10 @@ def _latency_parts(db: duckdb.DuckDBPyConnection, row: Row) -> dict[str, object]
 
 
 NEARLY_ALL, NEARLY_NONE = 0.98, 0.001
-"""Of the objects' bytes, from which on, and below which, the device moved all and none of them."""
+"""Shares of the objects' bytes above and below which the device transferred all and none."""
 DOMINATES = 0.5
 _WHERE = {
-    "waiting": "before submission (due, and waiting for its turn)",
+    "waiting": "before submission (due, but not submitted)",
     "at_device": "at the device (driver, drive)",
     "queued": "queued in the kernel (plug, scheduler)",
     "above": "above the block layer (filesystem, copies, the replay's own waits)",
@@ -413,105 +408,107 @@ _VERBS = {"read": "reads", "write": "writes"}
 _FAULTS = {
     "errors": ("request", "failed at the device"),
     "requeues": ("requeue", "by a busy driver"),
-    "splits": ("split", "of I/Os longer than the disk takes"),
-    "lost_events": ("request", "missing from blocks.parquet, and so from the parts of the latency"),
+    "splits": ("split", "of I/Os longer than the disk's limit"),
+    "lost_events": ("request", "missing from blocks.parquet and from the latency breakdown"),
     "ends_not_seen": (
         "completion",
-        "not reported by the kernel, whose device time is in no figure",
+        "not reported by the kernel and left out of device times",
     ),
 }
 
 
 def findings(
-    moved: list[Row], inside: list[Row], probe: ProbeFile, run: RunFile | None
+    byte_rows: list[Row], latency_parts: list[Row], probe: ProbeFile, run: RunFile | None
 ) -> list[str]:
-    """Return one sentence a finding, of the rows of `Layers`, the probes' result and the run's own
-    summary.
-    """
+    """Return the findings, one sentence each."""
     is_buffered = run is not None and bool(run.config.get("is_buffered"))
-    said = [
-        _touched(row, is_buffered=is_buffered) for row in moved if row["amplification"] is not None
+    sentences = [
+        _amplification_finding(row, is_buffered=is_buffered)
+        for row in byte_rows
+        if row["amplification"] is not None
     ]
     calls = (probe.application or Application()).calls
-    known = [call for call in calls if call.kind == "read" and call.without_io is not None]
-    total, without = (
-        sum(call.count or 0 for call in known),
-        sum(call.without_io or 0 for call in known),
+    read_calls = [call for call in calls if call.kind == "read" and call.without_io is not None]
+    total, calls_without_io = (
+        sum(call.count or 0 for call in read_calls),
+        sum(call.without_io or 0 for call in read_calls),
     )
-    if without:
-        said.append(
-            f"{without:,} of {total:,} read calls that wait for their data queued no I/O themselves"
+    if calls_without_io:
+        sentences.append(
+            f"{calls_without_io:,} of {total:,} blocking read calls queued no I/O themselves"
         )
-    said += [_dominant(row) for row in inside if row["latency_ns"]]
+    sentences += [_latency_finding(row) for row in latency_parts if row["latency_ns"]]
     directions = probe.block.directions.values()
     faults = {name: sum(getattr(counts, name) or 0 for counts in directions) for name in _FAULTS}
-    return said + [
+    return sentences + [
         f"{counted(count, _FAULTS[name][0])} {_FAULTS[name][1]}"
         for name, count in faults.items()
         if count
     ]
 
 
-def _touched(row: Row, *, is_buffered: bool) -> str:
+def _amplification_finding(row: Row, *, is_buffered: bool) -> str:
     name, ratio = _VERBS[row["op"]], row["amplification"]
     objects, device = format_bytes(row["object_bytes"]), format_bytes(row["device_bytes"])
-    later = ", or written back later by the kernel's own threads, which the probes do not see"
+    write_back_note = (
+        ", or written back later by the kernel's own threads, which the probes do not see"
+    )
     if ratio < NEARLY_NONE:
         reason = (
-            "in the page cache" + later
+            "in the page cache" + write_back_note
             if row["op"] == "write"
             else "from the page cache or unwritten extents"
         )
         return (
-            f"{name}: answered WITHOUT touching the device: {objects} of objects, {device} at the"
+            f"{name}: served WITHOUT touching the device: {objects} of objects, {device} at the"
             f" device ({reason})"
         )
     if ratio < NEARLY_ALL:
-        left = later if row["op"] == "write" and is_buffered else ""
+        write_back = write_back_note if row["op"] == "write" and is_buffered else ""
         return (
             f"{name}: {1 - ratio:.1%} of the objects' bytes did not touch the device: {objects} of"
-            f" objects, {device} at the device (page cache or unwritten extents{left})"
+            f" objects, {device} at the device (page cache or unwritten extents{write_back})"
         )
     padding = row["io_bytes"] / row["object_bytes"]
-    why = f"; padding to whole blocks alone is {padding:.3f}" if padding > 1 else ""
+    padding_text = f"; padding to whole blocks alone is {padding:.3f}" if padding > 1 else ""
     return (
-        f"{name}: the device moved {ratio:.3f} bytes for each byte of the objects ({device} for"
-        f" {objects}){why}"
+        f"{name}: the device transferred {ratio:.3f} bytes for each byte of the objects ({device}"
+        f" for {objects}){padding_text}"
     )
 
 
-def _dominant(row: Row) -> str:
-    shares = {part: row[f"{part}_share"] for part in _WHERE}
-    part = max(shares, key=lambda name: shares[name])
-    parts = ", ".join(
+def _latency_finding(row: Row) -> str:
+    shares = {largest: row[f"{largest}_share"] for largest in _WHERE}
+    largest = max(shares, key=lambda name: shares[name])
+    shares_text = ", ".join(
         f"{shares[name]:.1%} {words}" for name, words in _WHERE.items() if shares[name]
     )
-    judged = "dominates" if shares[part] > DOMINATES else "is the largest part, none dominates"
-    deep = row["in_flight_mean"]
-    crowd = (
-        f"; {deep:.1f} operations were in flight, and requests of any of them count for each"
-        if deep is not None and deep > 1.1  # noqa: PLR2004 - more than one at a time
+    verdict = (
+        "dominates" if shares[largest] > DOMINATES else "is the largest part, but none dominates"
+    )
+    in_flight = row["in_flight_mean"]
+    in_flight_text = (
+        f"; {in_flight:.1f} operations were in flight, and each one's parts count requests of all"
+        if in_flight is not None and in_flight > 1.1  # noqa: PLR2004 - more than one at a time
         else ""
     )
     time = format_duration(row["latency_ns"])
-    return (
-        f"{_VERBS[row['op']]}: time {_WHERE[part]} {judged}: of {time} in the mean, {parts}{crowd}"
-    )
+    return f"{_VERBS[row['op']]}: time {_WHERE[largest]} {verdict}: of {time} mean latency, {shares_text}{in_flight_text}"
 
 
 _SHOWN_LAYERS = _LAYER_NAMES | {
     "object": "the operation, as the replay saw it",
-    "object response": "the operation, from when it was due",
+    "object response": "the operation, from its due time",
 }
 _PARTS = {part: words.partition(" (")[0] for part, words in _WHERE.items()}
 
 
-def layer_chapter(found: Layers) -> Chapter:
-    """Return the chapter that joins operations and what the probes saw beneath."""
-    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in found.times]
+def layer_chapter(layers_: Layers) -> Chapter:
+    """Return the chapter of operations and the layers beneath them."""
+    rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in layers_.times]
     spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
     note = (
-        "An operation takes one call or more, a call one request or more: rows do not add up."
+        "An operation takes one or more calls, a call one or more requests, so rows do not add up."
         " Warm-up included."
     )
     tables = [
@@ -519,14 +516,14 @@ def layer_chapter(found: Layers) -> Chapter:
             "Findings",
             Sheet.DEVICE,
             "text: finding",
-            [{"finding": line} for line in found.findings],
+            [{"finding": line} for line in layers_.findings],
         ),
         table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
     ]
-    if found.inside:
+    if layers_.inside:
         parts = "; ".join(
-            f"ns: {part}_ns = {heading}; share: {part}_share = share"
-            for part, heading in _PARTS.items()
+            f"ns: {name}_ns = {heading}; share: {name}_share = share"
+            for name, heading in _PARTS.items()
         )
         spec = (
             f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number:"
@@ -539,7 +536,7 @@ def layer_chapter(found: Layers) -> Chapter:
             " is a part of its own. Exact with one operation in flight; with more, requests of the"
             " others count, too. Warm-up included."
         )
-        tables.insert(1, table_of("Parts of the latency", Sheet.DEVICE, spec, found.inside, note))
+        tables.insert(1, table_of("Latency breakdown", Sheet.DEVICE, spec, layers_.inside, note))
     spec = """
         text: op
         count: operations
@@ -552,5 +549,5 @@ def layer_chapter(found: Layers) -> Chapter:
         "Amplification: bytes at the device for each byte of the objects, metadata and readahead"
         " included."
     )
-    tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, found.moved, note))
+    tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, layers_.moved, note))
     return Chapter("Where the time went", tables)

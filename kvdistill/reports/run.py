@@ -1,8 +1,6 @@
-"""The report of a run.
+"""The report of a run: figures from its ops table, without the warm-up, and its document.
 
-Figures by the named queries over its `ops`, the warm-up left out as in run.json; its document.
-
-Whole requests are in it, too: classes of service, time to the first token, health criteria.
+It also holds the figures of requests: service classes, TTFT, criteria.
 """
 
 from __future__ import annotations
@@ -71,16 +69,14 @@ from kvtrace.core.schema import OPS
 from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import counted, format_count, format_duration
 
-PARTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
+QUANTILE_POINTS = [100, 200, *range(500, 9501, 500), 9700, 9800, 9900, 9950, 9990, 9999, 10_000]
 """The points of a distribution, in ten-thousandths."""
 
 
 class RunReport(Report, frozen=True, kw_only=True):
-    """What a replay measured.
+    """The figures of a replay: rows of the named queries, with the names of tiers.
 
-    Rows of its tables as the named queries return them, with `tier` a name.
-
-    What needs single operations is empty for an import of figures alone.
+    Figures that need single operations are empty for an import of figures only.
     """
 
     kind = "run"
@@ -98,35 +94,30 @@ class RunReport(Report, frozen=True, kw_only=True):
     sizes: list[Row] = msgspec.field(default_factory=list)
     size_bins: list[Row] = msgspec.field(default_factory=list)
     bucket_ns: int | None = None
-    """How long one stretch of `over_time` and `heat` is; null if nothing took time."""
+    """Length of one window of `over_time` and `heat`; null without a time span."""
     over_time: list[Row] = msgspec.field(default_factory=list)
-    """What moved in each stretch, by the time in flight, and what completed, from the first
-    submission that counts.
+    """Bytes (spread over the time in flight) and completed operations by window.
+
+    Windows start at the first measured submission.
     """
     heat: list[Row] = msgspec.field(default_factory=list)
-    """Operations by when they completed and by their time, in powers of two.
+    """Operations by completion time and latency, in powers of two.
 
-    The response time in an open loop, else the service time.
+    Latency is the response time in an open loop, else the service time.
     """
     writes_per_day: list[Row] = msgspec.field(default_factory=list)
     reuse: list[Row] = msgspec.field(default_factory=list)
-    """By tier.
-
-    How far apart accesses to an object were, in bytes of others; `bins` by powers of two.
-    """
+    """Reuse distances by tier, in distinct bytes of other objects; `bins` by powers of two."""
     probe: ProbeReport | None = None
-    """What the block layer saw; null without probes."""
+    """The report of the block-layer probes; null without probes."""
     layers: Layers | None = None
-    """The operations beside the calls and block requests beneath; null without probes."""
+    """Operations with the system calls and block requests beneath them; null without probes."""
     closeness: Closeness | None = None
-    """How close jobs distilled from this come, if `kvdistill fio --check` ran here.
-
-    Null otherwise.
-    """
+    """Closeness of jobs to this run; null unless `kvdistill fio --check` ran here."""
 
     @property
     def is_partial(self) -> bool:
-        """Whether it was cut off."""
+        """Whether the run was cut off."""
         return self.run is not None and self.run.status == "partial"
 
     @property
@@ -136,20 +127,17 @@ class RunReport(Report, frozen=True, kw_only=True):
             "sim"
         }
 
-    # Long: a chapter each.
+    # Long, because it lists all chapters.
     def document(self) -> Document:
-        """Return the document.
-
-        What was found, on what, six figures, warnings; details last and folded.
-        """
+        """Return the document: verdict, drive, six figures and warnings, then folded details."""
         run = self.run
-        verdict, saved = (
-            ("Run, without its summary", None)
+        verdict, checkpoints = (
+            ("Run without run.json", None)
             if run is None
             else (run.summary.verdict, run.checkpoints)
         )
-        if saved is not None:
-            verdict = f"{checkpoint_sentence(saved)}; {verdict}"
+        if checkpoints is not None:
+            verdict = f"{checkpoint_sentence(checkpoints)}; {verdict}"
         if self.is_partial:
             verdict = f"PARTIAL: {verdict}"
         notes = [_NO_SUMMARY, *self.subject.notes]
@@ -157,15 +145,17 @@ class RunReport(Report, frozen=True, kw_only=True):
             notes = run.notes + [
                 f"trace: {note}" for note in run.trace.metadata.notes if note not in run.notes
             ]
-        # An imported run has few of them.
+        # An imported run lacks most of them.
         facts = {
-            n: v
-            for n, v in _facts(self).items()
-            if (v.value if isinstance(v, Cell) else v) is not None
+            name: value
+            for name, value in _facts(self).items()
+            if (value.value if isinstance(value, Cell) else value) is not None
         }
         is_open = bool(self.response)
-        maps = heat_tables(self.heat, self.bucket_ns, "Response time" if is_open else "Latency")
-        deletes = [table for table in maps if table.title.endswith("delete")]
+        heat_maps = heat_tables(
+            self.heat, self.bucket_ns, "Response time" if is_open else "Latency"
+        )
+        deletes = [table for table in heat_maps if table.title.endswith("delete")]
         rates = rate_tables(self.over_time, self.bucket_ns, _IN_FLIGHT)
         latency, response = _distributions_of(self, "latency"), _distributions_of(self, "response")
         times = [
@@ -174,7 +164,9 @@ class RunReport(Report, frozen=True, kw_only=True):
             *(response if is_open else latency),
         ]
         lateness = _distributions_of(self, "lateness")
-        waits = [_times_table("Lateness", self.lateness), *lateness] if self.lateness else []
+        lateness_tables = (
+            [_times_table("Lateness", self.lateness), *lateness] if self.lateness else []
+        )
         ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
         spec = """
             text: tier, op, engine
@@ -189,30 +181,41 @@ class RunReport(Report, frozen=True, kw_only=True):
             " completion."
         )
         if run is not None and (run.program, self.subject.table) == ("kvdistill", "run"):
-            note = "Rates: over the time that the imported tool counted, in the column 'in'."
-        done = table_of("Operations", Sheet.PERFORMANCE, spec, self.figures, note, keys=2)
-        moved = (
+            note = "Rates: over the time span that the imported tool reports, in the column 'in'."
+        operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.figures, note, keys=2)
+        device_rows = (
             []
             if run is None
-            else [{"tier": name} | asdict(of) for name, of in run.device_io.items()]
+            else [
+                {"tier": name} | asdict(facts_of_name)
+                for name, facts_of_name in run.device_io.items()
+            ]
         )
         spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
-        note = "What the device beneath did meanwhile, for all programs."
-        device = table_of("Device", Sheet.DEVICE, spec, moved, note)
+        note = "I/O of the device during the run, by all programs."
+        device = table_of("Device", Sheet.DEVICE, spec, device_rows, note)
         columns = [
-            ReportColumn(of, of.removeprefix("is_").replace("_", " ")) for of in ("name", *_TARGET)
+            ReportColumn(facts_of_name, facts_of_name.removeprefix("is_").replace("_", " "))
+            for facts_of_name in ("name", *_TARGET)
         ]
         drives = (
             []
             if run is None
-            else [dict.fromkeys(_TARGET) | {"name": name} | of for name, of in run.drives()]
+            else [
+                dict.fromkeys(_TARGET) | {"name": name} | facts_of_name
+                for name, facts_of_name in run.drives()
+            ]
         )
-        targets = [table_of("On what it ran", Sheet.PARAMETERS, columns, drives)] if drives else []
+        targets = [table_of("Targets", Sheet.PARAMETERS, columns, drives)] if drives else []
         chapters = [
             *([] if ranks is None else [Chapter("Ranks", ranks_tables(ranks))]),
-            *([] if saved is None else [Chapter("Checkpoints", checkpoint_tables(saved))]),
-            Chapter("Tiers", [done, *_hits(run), *rates]),
-            Chapter("Latency", [*times, *(table for table in maps if table not in deletes)]),
+            *(
+                []
+                if checkpoints is None
+                else [Chapter("Checkpoints", checkpoint_tables(checkpoints))]
+            ),
+            Chapter("Tiers", [operations, *_hits(run), *rates]),
+            Chapter("Latency", [*times, *(table for table in heat_maps if table not in deletes)]),
             Chapter("Requests, QoS and criteria", [*request_tables(run), *_throughput(run)]),
             Chapter("Wear", [wear_table(self.writes_per_day, _WEAR), device]),
             *([] if self.layers is None else [layer_chapter(self.layers)]),
@@ -220,16 +223,14 @@ class RunReport(Report, frozen=True, kw_only=True):
             *([] if self.probe is None else [probe_chapter(self.probe)]),
             Chapter(
                 "Service time and lateness" if is_open else "Lateness",
-                [*(latency if is_open else []), *waits],
+                [*(latency if is_open else []), *lateness_tables],
             ),
             Chapter("Deletes over time", deletes),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
-            Chapter(
-                "What was run, and on what", [*targets, parameters("Run", Sheet.PARAMETERS, facts)]
-            ),
+            Chapter("Run and targets", [*targets, parameters("Run", Sheet.PARAMETERS, facts)]),
         ]
-        tier, measure = _tested(self), "Response time" if is_open else "Latency"
+        tier, measure = _tier_under_test(self), "Response time" if is_open else "Latency"
         return Document(
             name=self.subject.file if run is None else run.trace.file,
             headline=verdict,
@@ -243,55 +244,56 @@ class RunReport(Report, frozen=True, kw_only=True):
         )
 
     def of_model(self) -> RunReport:
-        """Return the figures that the tiers' models gave a simulated run, which none of its rows
-        count as measured.
+        """Return a report with the modelled figures of a simulated run, for comparisons.
+
+        In the run itself they do not count as measured.
         """
-        found = self if self.run is None else summary_report(self.run)
+        report = self if self.run is None else summary_report(self.run)
         return msgspec.structs.replace(
-            found, figures=[row | {"engine": "model"} for row in found.figures]
+            report, figures=[row | {"engine": "model"} for row in report.figures]
         )
 
     def failed(self) -> tuple[int, int, str]:
-        """Return how many failed, of how many, and of what.
-
-        Operations, or the requests of a serving benchmark.
-        """
-        if self.run is not None and isinstance(served := self.run.serving, Serving):
-            failed = served.failed_requests or 0
-            return failed, failed + (served.requests or 0), "requests"
+        """Return failed count, total count and unit: operations, or requests of a benchmark."""
+        if self.run is not None and isinstance(serving := self.run.serving, Serving):
+            failed = serving.failed_requests or 0
+            return failed, failed + (serving.requests or 0), "requests"
         failed = sum(row["errors"] or 0 for row in self.figures)
         return failed, failed + sum(row["operations"] or 0 for row in self.figures), "operations"
 
     def warnings(self) -> list[str]:
-        """Return what a reader must know of the run before any figure."""
+        """Return the warnings to read before any figure."""
         run = self.run
-        found = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
+        warnings = [] if run is None or not self.is_partial else [f"PARTIAL: {run.reason}"]
         if run is not None and run.summary.fell_behind:
-            found.append("The replay fell behind the trace: its times are those of an overload")
+            warnings.append(
+                "The replay fell behind the trace: its latencies are those of an overload"
+            )
         failed, corrupt = (
             sum(row[name] or 0 for row in self.figures) for name in ("errors", "corrupt")
         )
-        found += [f"{counted(failed, 'operation')} FAILED"] if failed else []
-        were = "was a CORRUPT read" if corrupt == 1 else "were CORRUPT reads"
-        found += [f"{corrupt:,} of them {were}"] if corrupt else []
+        warnings += [f"{counted(failed, 'operation')} FAILED"] if failed else []
+        verb = "was a CORRUPT read" if corrupt == 1 else "were CORRUPT reads"
+        warnings += [f"{corrupt:,} of them {verb}"] if corrupt else []
         is_served = run is not None and isinstance(run.serving, Serving)
         if all(row["operations"] == 0 for row in self.figures) and not is_served:
-            found.append("no operation completed")
+            warnings.append("no operation completed")
         if all(row["engine"] in ("sim", "none") for row in self.figures) and self.figures:
-            found.append("nothing moved: all tiers were simulated or skipped")
-        return found
+            warnings.append("no bytes transferred: all tiers were simulated or skipped")
+        return warnings
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
-        """Yield times and rates, of requests, operations and the layers beneath."""
+        """Yield times and rates of requests, operations and block-layer requests."""
         yield (
             ("", "", "wall_ns"),
             None if self.run is None or self.is_simulated else self.run.summary.wall_ns,
         )
-        yield from ((("", "", name), value) for name, value in _of_requests(self.run))
-        # What nothing moved for has no figures of its own.
-        moved = [row for row in self.figures if row["engine"] not in ("none", "sim")]
+        yield from ((("", "", name), value) for name, value in _request_figures(self.run))
+        # Simulated and skipped tiers have no measured figures.
+        measured_rows = [row for row in self.figures if row["engine"] not in ("none", "sim")]
         yield from of_rows(
-            moved, ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors", "bytes")
+            measured_rows,
+            ("bandwidth_bytes_per_s", "operations_per_s", "operations", "errors", "bytes"),
         )
         for measure in ("latency", "response", "lateness"):
             yield from of_rows(getattr(self, measure), _PERCENTILES, f"{measure}_")
@@ -300,24 +302,25 @@ class RunReport(Report, frozen=True, kw_only=True):
             yield from self.probe.compared()
 
     def settings(self) -> dict[str, object]:
-        """Return what the trace was made with, and how it was replayed."""
-        run, made = self.run, self.subject.settings()
+        """Return the settings of the trace and of its replay."""
+        run, settings = self.run, self.subject.settings()
         if run is None:
-            return made | {"config_sha256": self.subject.config_sha256}
-        more = {"engine.name": run.engine.name, "host": run.host, "window.rows": run.window.rows}
-        if run.trace.sha256 is not None and not made["load"]:
-            made["load"] = {"file": run.trace.file, "sha256": run.trace.sha256[:12]}
-        return made | {"trace": run.trace.file} | run.config | more
+            return settings | {"config_sha256": self.subject.config_sha256}
+        run_settings = {
+            "engine.name": run.engine.name,
+            "host": run.host,
+            "window.rows": run.window.rows,
+        }
+        if run.trace.sha256 is not None and not settings["load"]:
+            settings["load"] = {"file": run.trace.file, "sha256": run.trace.sha256[:12]}
+        return settings | {"trace": run.trace.file} | run.config | run_settings
 
 
 _PERCENTILES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_ns")
 
 
-def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
-    """Yield the figures of whole requests.
-
-    As a serving benchmark measured them, else as a replay computed them.
-    """
+def _request_figures(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
+    """Yield the figures of requests, from a serving benchmark or else from the replay."""
     if run is None:
         return
     if isinstance(run.serving, Serving):
@@ -335,31 +338,27 @@ def _of_requests(run: RunFile | None) -> Iterator[tuple[str, float | None]]:
 
 
 def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> RunReport:
-    """Return the report of the run whose table is `ops`, with the run.json in its folder if there
-    is one.
-    """
+    """Return the report of the run with the table `ops`, and with its run.json if there is one."""
     meta = tables.open_table(ops, OPS).meta
     run = find_run(ops.parent)
-    asked = None if run is None or run.summary.warmup is None else run.summary.warmup.asked
-    recording = record_ops(ops, parse_warmup(asked))
-    times = operation_times(recording, PARTS)
+    warmup = None if run is None or run.summary.warmup is None else run.summary.warmup.asked
+    recording = record_ops(ops, parse_warmup(warmup))
+    times = operation_times(recording, QUANTILE_POINTS)
     with opened([ops]) as db:
         span = query(db, "run_span")[0]
         span_ns = None if span["first_ns"] is None else span["last_ns"] - span["first_ns"]
         bucket_ns = span_ns // buckets + 1 if span_ns else None
-        done = figure_rows(recording)
-        stretches = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
+        figures = figure_rows(recording)
+        windows = {"first_ns": span["first_ns"], "bucket_ns": bucket_ns}
         over_time = (
-            query(db, "run_over_time", start_ns=0, buckets=buckets, **stretches)
-            if bucket_ns
-            else []
+            query(db, "run_over_time", start_ns=0, buckets=buckets, **windows) if bucket_ns else []
         )
-        heat = query(db, "run_heat", **stretches) if bucket_ns else []
+        heat = query(db, "run_heat", **windows) if bucket_ns else []
         is_probed = run is not None and run.probes is not None and run.probes.is_measured
         return RunReport(
             subject=subject_of(ops, meta),
             run=run,
-            figures=done,
+            figures=figures,
             **times.summaries,
             distributions=times.points,
             sizes=query(db, "run_sizes", has_deletes=False),
@@ -369,9 +368,11 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             heat=heat,
             writes_per_day=writes_per_day(
                 {
-                    f["tier"]: f["io_bytes"]
-                    for f in done
-                    if f["op"] == "write" and f["io_bytes"] and f["engine"] not in ("memory", "gpu")
+                    row["tier"]: row["io_bytes"]
+                    for row in figures
+                    if row["op"] == "write"
+                    and row["io_bytes"]
+                    and row["engine"] not in ("memory", "gpu")
                 },
                 span_ns,
                 meta,
@@ -391,11 +392,8 @@ _SUMMARY_FIGURES = (
 
 
 def summary_report(run: RunFile) -> RunReport:
-    """Return the report of a run whose operations were not kept.
-
-    An import of figures alone, such as fio's JSON.
-    """
-    found = [msgspec.to_builtins(figures) for figures in run.summary.figures]
+    """Return the report of a run without an ops table, such as an import of fio's JSON."""
+    figure_rows_ = [msgspec.to_builtins(figures) for figures in run.summary.figures]
     return RunReport(
         subject=Subject(
             file=run.trace.file,
@@ -409,31 +407,33 @@ def summary_report(run: RunFile) -> RunReport:
         ),
         run=run,
         figures=[
-            {name: f[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None}
-            for f in found
+            {name: row[name] for name in _SUMMARY_FIGURES} | {"rows": None, "skipped": None}
+            for row in figure_rows_
         ],
         latency=[
-            {"tier": f["tier"], "op": f["op"]} | f["latency"]
-            for f in found
-            if f["latency"]["count"]
+            {"tier": row["tier"], "op": row["op"]} | row["latency"]
+            for row in figure_rows_
+            if row["latency"]["count"]
         ],
         response=[
-            {"tier": f["tier"], "op": f["op"]} | f["response"] for f in found if f["response"]
+            {"tier": row["tier"], "op": row["op"]} | row["response"]
+            for row in figure_rows_
+            if row["response"]
         ],
     )
 
 
-_MOST = 6
-"""Figures that stand first."""
+_MAX_HIGHLIGHTS = 6
+"""Number of highlighted figures."""
 _IN_FLIGHT = (
     "An operation's bytes are spread over the time in which it was in flight; it counts when it"
     " completes."
 )
 _WEAR = (
-    "At this run's rate, which is the service's only if it kept pace at speed 1. Padding counts;"
-    " what the drive writes inside does not."
+    "At this run's rate, which represents production only for an open loop at speed 1 that is on"
+    " time. Padding is included; write amplification inside the drive is not."
 )
-_NO_SUMMARY = "run.json is missing: how the run was made, its device and its notes are unknown"
+_NO_SUMMARY = "run.json is missing: settings, device and notes of the run are unknown"
 _TARGET = (
     "target",
     "engine",
@@ -447,30 +447,30 @@ _TARGET = (
 
 
 def _about(report: RunReport) -> str:
-    """Return the drive, the model and the workload, as far as they are known."""
+    """Return drive, model and workload, as far as known."""
     run = report.run
     facts = (
         {}
         if run is None
-        else next((facts for name, facts in run.drives() if name == _tested(report)), {})
+        else next((facts for name, facts in run.drives() if name == _tier_under_test(report)), {})
     )
     drive = facts.get("device_model") or facts.get("device") or facts.get("target")
-    where = (
+    target = (
         drive
         if drive is None or not facts.get("filesystem")
         else f"{drive} ({facts['filesystem']})"
     )
     meta = None if run is None else run.trace.metadata
-    said = (
-        (where, report.subject.model)
+    parts_of_answer = (
+        (target, report.subject.model)
         if meta is None
-        else (where, meta.model_name, workload_of(meta))
+        else (target, meta.model_name, workload_of(meta))
     )
-    return ", ".join(str(part) for part in said if part)
+    return ", ".join(str(text) for text in parts_of_answer if text)
 
 
-def _tested(report: RunReport) -> str | None:
-    """Return the slowest tier that moved bytes, which is the one under test."""
+def _tier_under_test(report: RunReport) -> str | None:
+    """Return the tier under test: the last (slowest) tier that transferred bytes."""
     return next(
         (
             row["tier"]
@@ -482,39 +482,45 @@ def _tested(report: RunReport) -> str | None:
 
 
 def _subject(run: RunFile | None) -> list[str]:
-    """Return a line for each drive that the run was on, and one for what was replayed."""
+    """Return one line for each drive of the run, and one for the load."""
     if run is None:
         return []
     lines = []
     for name, facts in run.drives():
-        where = [
+        target_parts = [
             facts.get("target") or facts.get("engine"),
             facts.get("filesystem"),
             facts.get("device"),
         ]
-        where += [facts.get("device_model"), facts.get("device_firmware"), facts.get("engine")]
-        told = ", ".join(str(part) for part in dict.fromkeys(where) if part)
-        lines.append(f"{name}: {told}{' (simulated)' if facts.get('is_simulated') else ''}")
+        target_parts += [
+            facts.get("device_model"),
+            facts.get("device_firmware"),
+            facts.get("engine"),
+        ]
+        description = ", ".join(str(text) for text in dict.fromkeys(target_parts) if text)
+        lines.append(f"{name}: {description}{' (simulated)' if facts.get('is_simulated') else ''}")
     loop = {
-        "open": "open loop, operations due at the trace's times",
-        "closed": "closed loop, as fast as it goes",
+        "open": "open loop",
+        "closed": "closed loop",
     }
-    at = f" at speed {run.pacing.speed:g}" if run.pacing.loop == "open" and run.pacing.speed else ""
-    paced = loop.get(run.pacing.loop or "", "")
-    made = [
+    speed_text = (
+        f" at speed {run.pacing.speed:g}" if run.pacing.loop == "open" and run.pacing.speed else ""
+    )
+    loop_text = loop.get(run.pacing.loop or "", "")
+    load_parts = [
         run.trace.file,
-        f"{paced}{at}",
+        f"{loop_text}{speed_text}",
         format_duration(run.summary.wall_ns) if run.summary.wall_ns else "",
     ]
-    return [*lines, ", ".join(part for part in made if part)]
+    return [*lines, ", ".join(text for text in load_parts if text)]
 
 
 def _highlights(report: RunReport) -> list[Highlight]:
-    """Return the figures that matter of the tier under test."""
-    name = _tested(report)
+    """Return the highlighted figures of the tier under test."""
+    name = _tier_under_test(report)
     if name is None:
         return []
-    found = [
+    highlights = [
         Highlight(
             f"{row['op']} bandwidth, {name}",
             row["bandwidth_bytes_per_s"],
@@ -524,30 +530,28 @@ def _highlights(report: RunReport) -> list[Highlight]:
         for row in report.figures
         if row["tier"] == name and row["bandwidth_bytes_per_s"] is not None
     ]
-    # An open loop is judged by the response time: time spent waiting to be submitted counts.
+    # In an open loop, latency is the response time, which includes waiting for submission.
     measure, times = (
         ("response", report.response) if report.response else ("latency", report.latency)
     )
-    found += [
+    highlights += [
         _tail(f"{row['op']} {measure}", f", {name}", row, "")
         for row in times
         if row["tier"] == name and row["op"] != "delete"
     ]
     requests = None if report.run is None else report.run.requests
     if requests is not None and requests.first_token is not None and requests.first_token.count:
-        found.append(
-            _tail("time to first token", "", asdict(requests.first_token), "requests, modelled")
-        )
-    share = None if report.run is None else report.run.trace.metadata.hit_ratio
-    if share is not None:
-        found.append(
+        highlights.append(_tail("TTFT", "", asdict(requests.first_token), "requests, modelled"))
+    hit_rate = None if report.run is None else report.run.trace.metadata.hit_ratio
+    if hit_rate is not None:
+        highlights.append(
             Highlight(
-                "hit ratio, all tiers", share, Unit.SHARE, "of the trace's lookups, simulated"
+                "hit rate, all tiers", hit_rate, Unit.SHARE, "of the trace's lookups, simulated"
             )
         )
     for row in report.writes_per_day:
         if row["tier"] == name and row["years_of_life"] is not None:
-            found.append(
+            highlights.append(
                 Highlight(
                     f"drive life, {name}",
                     row["years_of_life"],
@@ -555,49 +559,54 @@ def _highlights(report: RunReport) -> list[Highlight]:
                     "at this rate, see Wear",
                 )
             )
-    late = [row for row in report.lateness if row["tier"] == name]
-    if late:
-        found.append(
-            Highlight(f"latest submission, {name}", max(row["max_ns"] for row in late), Unit.NS)
+    lateness_rows = [row for row in report.lateness if row["tier"] == name]
+    if lateness_rows:
+        highlights.append(
+            Highlight(f"max lateness, {name}", max(row["max_ns"] for row in lateness_rows), Unit.NS)
         )
-    return found[:_MOST]
+    return highlights[:_MAX_HIGHLIGHTS]
 
 
-def _tail(what: str, where: str, row: Row, of: str) -> Highlight:
+def _tail(measure: str, tier_text: str, row: Row, unit_text: str) -> Highlight:
     """Return the highest percentile up to p99 that has enough operations."""
     name = next(
-        (q for q in ("p99_ns", "p95_ns", "p50_ns", "max_ns") if row[q] is not None), "max_ns"
+        (
+            candidate
+            for candidate in ("p99_ns", "p95_ns", "p50_ns", "max_ns")
+            if row[candidate] is not None
+        ),
+        "max_ns",
     )
-    shown = name.removesuffix("_ns")
+    percentile = name.removesuffix("_ns")
     return Highlight(
-        f"{what} {shown}{where}",
+        f"{measure} {percentile}{tier_text}",
         row[name],
         Unit.NS,
-        f"of {format_count(row['count'])} {of}".strip(),
+        f"of {format_count(row['count'])} {unit_text}".strip(),
     )
 
 
 def _facts(report: RunReport) -> dict[str, object]:
-    known = partial(at, report.run)
+    fact = partial(at, report.run)
     return origin(report.subject) | {
-        "source": known("trace", "file"),
-        "trace made by": " ".join(known("trace", "metadata", "argv") or ()) or None,
-        "status": known("status"),
-        "started": known("started_utc"),
-        "wall time": Cell(known("summary", "wall_ns"), Unit.NS),
-        "loop": known("pacing", "loop"),
-        "speed": known("pacing", "speed"),
-        "kept pace": known("summary", "pace", "kept_pace"),
-        "queue depth": Cell(known("engine", "queue_depth"), Unit.COUNT),
-        "engine": known("engine", "name"),
-        "largest I/O": Cell(known("engine", "io_bytes"), Unit.IO_BYTES),
-        "whole trace": known("window", "is_whole_trace"),
-        "limit": known("window", "limit"),
-        "warm-up": known("config", "warmup"),
-        "data": known("data", "note"),
-        "processor": known("host", "cpu_model"),
-        "processors": Cell(known("host", "cpus"), Unit.COUNT),
-        "kernel": known("host", "kernel"),
+        "source": fact("trace", "file"),
+        "trace made by": " ".join(fact("trace", "metadata", "argv") or ()) or None,
+        "status": fact("status"),
+        "started": fact("started_utc"),
+        "wall time": Cell(fact("summary", "wall_ns"), Unit.NS),
+        "loop": fact("pacing", "loop"),
+        "speed": fact("pacing", "speed"),
+        "on time": fact("summary", "pace", "kept_pace"),
+        "queue depth": Cell(fact("engine", "queue_depth"), Unit.COUNT),
+        "engine": fact("engine", "name"),
+        "largest I/O": Cell(fact("engine", "io_bytes"), Unit.IO_BYTES),
+        "whole trace": fact("window", "is_whole_trace"),
+        "limit": fact("window", "limit"),
+        "warm-up": fact("config", "warmup"),
+        "data": fact("data", "note"),
+        "processor": fact("host", "cpu_model"),
+        "processors": Cell(fact("host", "cpus"), Unit.COUNT),
+        "kernel": fact("host", "kernel"),
     }
 
 
@@ -607,8 +616,8 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
         return []
     capacity = {tier.name: tier.capacity_bytes for tier in run.trace.metadata.tiers}
     rows = [
-        {"hits": None, "hit_ratio": None, **t, "capacity_bytes": capacity.get(t.get("name"))}
-        for t in tiers
+        {"hits": None, "hit_ratio": None, **tier, "capacity_bytes": capacity.get(tier.get("name"))}
+        for tier in tiers
     ]
     total = run.trace.metadata.hit_ratio
     if total is not None:
@@ -616,33 +625,28 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
     spec = (
         "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit"
-        " ratio"
+        " rate"
     )
-    note = "Shares of all lookups, of the simulation that made the whole trace, not of this run."
+    note = "Of all lookups in the simulation of the whole trace, not of this run."
     return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
 
 
 def _times_table(title: str, rows: list[Row]) -> ReportTable:
     spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
     note = {
-        "Latency": (
-            "Service time: from submission to completion, of all completed operations merged."
-        ),
-        "Response time": (
-            "From when operations were due to their completion; time spent waiting for submission"
-            " counts."
-        ),
-        "Lateness": "From when operations were due to their submission; a closed loop has none.",
+        "Latency": ("Service time: submission to completion, over all completed operations."),
+        "Response time": ("Due time to completion, which includes waiting for submission."),
+        "Lateness": "Due time to submission; a closed loop has none.",
     }[title]
     return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
 
 
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
-    """Return a time by share of operations, a table and a curve a tier."""
+    """Return the distribution of `measure`, one table and curve a tier."""
     name, tables = "Response time" if measure == "response" else measure.capitalize(), []
     note = (
-        f"{name} that the given share of operations did not exceed, by nearest rank; - with too few"
-        " of them."
+        f"{name} that the given share of operations did not exceed (nearest rank); - if too few"
+        " operations."
     )
     for tier, rows in by(
         [row for row in report.distributions if row["measure"] == measure], "tier"
@@ -657,26 +661,26 @@ def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
 def _throughput(run: RunFile | None) -> list[ReportTable]:
     if run is None or run.mlperf is None:
         return []
-    found, rates = (
+    throughput, rates = (
         run.mlperf.throughput,
         ("storage_throughput_tokens_per_s", "wall_clock_throughput_tokens_per_s"),
     )
     facts = {
-        name: Cell(getattr(found, name), unit_of(name))
+        name: Cell(getattr(throughput, name), unit_of(name))
         for name in ("tokens", "storage_io_ns", *rates)
     }
-    note = found.reason or (
-        "Tokens that the trace's requests generated, over the latencies of all operations on"
-        " storage added up, and over the wall time of the replay, in which no token is generated."
+    note = throughput.reason or (
+        "Tokens of the trace's requests, divided by the total latency of storage operations, and by"
+        " the wall time of the replay. The replay itself generates no tokens."
     )
-    return [parameters("Throughput by MLPerf's names", Sheet.PERFORMANCE, facts, note)]
+    return [parameters("Throughput as MLPerf defines it", Sheet.PERFORMANCE, facts, note)]
 
 
 SERVING_FIGURES = (
     *("requests", "failed_requests", "input_tokens", "output_tokens"),
     *("requests_per_s", "input_tokens_per_s", "output_tokens_per_s"),
 )
-"""Of a serving benchmark."""
+"""Figures of a serving benchmark."""
 SERVING_TIMES = {
     "first_token": "to the first token",
     "inter_token": "between two tokens",
@@ -687,12 +691,12 @@ _TARGETS = ("p95", "p99", "p99_9", "p99_99")
 
 
 def request_tables(run: RunFile | None) -> list[ReportTable]:
-    """Return the tables of requests, classes of service and criteria of `run`."""
+    """Return the tables of requests, service classes and criteria of `run`."""
     requests, mlperf = (None, None) if run is None else (run.requests, run.mlperf)
     if run is not None and isinstance(run.serving, Serving):
-        found = run.serving
+        serving = run.serving
         figures = {
-            name.replace("_", " "): Cell(getattr(found, name), unit_of(name))
+            name.replace("_", " "): Cell(getattr(serving, name), unit_of(name))
             for name in SERVING_FIGURES
         }
         spec = (
@@ -700,58 +704,62 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
             " p95, "
         )
         spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
-        rows = _measured({said: getattr(found, name) for name, said in SERVING_TIMES.items()})
-        note = f"As {found.benchmark} measured them, at the engine's front."
+        rows = _time_rows(
+            {ttft_note: getattr(serving, name) for name, ttft_note in SERVING_TIMES.items()}
+        )
+        note = f"As measured by {serving.benchmark}, at the engine's API."
         times = table_of("Times of requests", Sheet.QOS, spec, rows, note)
         return [parameters("Requests", Sheet.QOS, figures), times]
     tables = []
     if requests is not None:
         spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
-        token, modelled = requests.first_token, "time to the first token, modelled"
-        rows = _measured(
-            {"storage time": requests.storage, "response time": requests.response, modelled: token}
+        ttft, ttft_name = requests.first_token, "TTFT, modelled"
+        rows = _time_rows(
+            {"storage time": requests.storage, "response time": requests.response, ttft_name: ttft}
         )
-        said = (
+        ttft_note = (
             requests.first_token_definition
-            if token is not None
+            if ttft is not None
             else requests.first_token_reason or "not known"
         )
         note = (
-            "Storage time: in which at least one of a request's operations was in flight. Response"
-            " time, of an open loop: in which at least one was due and not completed."
+            "Storage time: time with at least one operation of the request in flight. Response time"
+            " (open loop): time with at least one operation due and not completed."
         )
-        tables = [
-            table_of("Requests", Sheet.QOS, spec, rows, f"{note} Time to the first token: {said}.")
-        ]
+        tables = [table_of("Requests", Sheet.QOS, spec, rows, f"{note} TTFT: {ttft_note}.")]
     tables += _classes(requests, mlperf)
     if mlperf is None or not mlperf.criteria:
-        none = {"criteria": "not measured: this run judged none"}
-        return [*tables, parameters("Criteria of MLPerf", Sheet.QOS, none)]
+        no_criteria = {"criteria": "not measured in this run"}
+        return [*tables, parameters("Criteria of MLPerf", Sheet.QOS, no_criteria)]
     rows = [
-        asdict(c)
+        asdict(criterion)
         | {
-            value: Cell(getattr(c, value), unit_of(c.name, Unit.SHARE))
+            value: Cell(getattr(criterion, value), unit_of(criterion.name, Unit.SHARE))
             for value in ("measured", "threshold")
         }
-        for c in mlperf.criteria
+        for criterion in mlperf.criteria
     ]
     note = (
-        "Of the benchmark program, no rule of a submission. Latencies must be below their"
-        " thresholds, others above."
+        "Criteria of the benchmark program, not rules for a submission. Latencies must be below"
+        " their thresholds, other figures above."
     )
     spec = "text: name = criterion, verdict, measured, threshold, definition"
     return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)]
 
 
-def _measured(times: dict[str, Distribution | ServingTimes | None]) -> list[Row]:
-    return [{"measure": said} | asdict(found) for said, found in times.items() if found is not None]
+def _time_rows(times: dict[str, Distribution | ServingTimes | None]) -> list[Row]:
+    return [
+        {"measure": name} | asdict(times_of_measure)
+        for name, times_of_measure in times.items()
+        if times_of_measure is not None
+    ]
 
 
-def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
-    if found is None or not found.classes:
+def _classes(request_figures: RequestFigures | None, mlperf: Mlperf | None) -> list[ReportTable]:
+    if request_figures is None or not request_figures.classes:
         reason = (
             mlperf.qos_reason if mlperf else None
-        ) or "the run does not say which class a request is of"
+        ) or "the run has no service classes of requests"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = mlperf.qos_definition.strip() if mlperf else ""
     spec = """
@@ -760,20 +768,25 @@ def _classes(found: RequestFigures | None, mlperf: Mlperf | None) -> list[Report
         share: share_within_p95_target = within p95 target
         text: verdict
     """
-    classes = [asdict(of_class) | {"count": of_class.storage.count} for of_class in found.classes]
-    said = f"{note[:1].upper()}{note[1:]}." if note else ""
-    judged = table_of("Classes of service", Sheet.QOS, spec, classes, said)
+    classes = [
+        asdict(of_class) | {"count": of_class.storage.count} for of_class in request_figures.classes
+    ]
+    text = f"{note[:1].upper()}{note[1:]}." if note else ""
+    class_table = table_of("Classes of service", Sheet.QOS, spec, classes, text)
     spec = (
         "text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text:"
         " verdict"
     )
     rows = []
-    for of_class in found.classes:
+    for of_class in request_figures.classes:
         times = of_class.storage if of_class.response is None else of_class.response
         for name in _TARGETS:
             reached, target = getattr(times, f"{name}_ns"), of_class.targets_ns.get(name)
             is_known = reached is not None and target is not None
             verdict = ("pass" if reached <= target else "fail") if is_known else "not measured"
             rows.append([of_class.qos, name.replace("_", "."), reached, target, verdict])
-    measured = "Measured: the response time in an open loop, else the storage time."
-    return [judged, table_of("Targets of the classes", Sheet.QOS, spec, rows, measured, keys=2)]
+    measure_note = "Measured: the response time in an open loop, else the storage time."
+    return [
+        class_table,
+        table_of("Latency targets of the classes", Sheet.QOS, spec, rows, measure_note, keys=2),
+    ]

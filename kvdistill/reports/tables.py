@@ -1,7 +1,4 @@
-"""What reports share.
-
-The provenance of what is reported on, what it wears out, and tables with their charts.
-"""
+"""Parts that reports share: provenance, wear of drives, and tables with their charts."""
 
 from __future__ import annotations
 
@@ -35,19 +32,13 @@ from kvtrace.core.units import DAYS_PER_YEAR, NS_PER_S, format_bytes, format_dur
 
 _NS_PER_DAY = SECONDS_PER_DAY * NS_PER_S
 LEAST_DRIVE_BYTES = 100 * 10**9
-"""No drive for a server is smaller.
-
-Of a tier with less capacity no writes of the whole drive are told.
-"""
+"""Smallest capacity of a server drive; a smaller tier is no whole drive and has no DWPD."""
 _USUAL = Endurance(writes_per_day=1, years=5)
-"""What a drive for mixed reading is sold to endure.
-
-A write of all of it a day, for so many years.
-"""
+"""Rating of a typical read-intensive drive: 1 DWPD for 5 years."""
 
 
 Key = tuple[str, str, str]
-"""Of what is compared: tier or layer, operation, figure."""
+"""Key of a compared figure: tier or layer, operation, name."""
 
 
 JsonObject = dict[str, Any]
@@ -55,26 +46,26 @@ JsonObject = dict[str, Any]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a path holds.
+    """The report of one input, whose fields are its JSON.
 
-    Its fields are its JSON. Each kind shows itself and names the figures that are compared.
+    Each kind has its own document, and its own figures for comparisons.
     """
 
     kind: ClassVar[str]
 
     def document(self) -> Document:
-        """Return it for people."""
+        """Return the document of the report."""
         raise NotImplementedError
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
-        """Yield what is compared with others of its kind."""
+        """Yield the figures for a comparison with reports of its kind."""
         yield from ()
 
     def settings(self) -> dict[str, object]:
-        """Return what it was made with; where two differ, that is said."""
+        """Return the settings, whose differences a comparison lists."""
         return {}
 
-    # What charts compare; a kind without measured times has none.
+    # Figures of charts in comparisons; a kind without measured times has none.
 
     @property
     def response(self) -> list[Row]:
@@ -83,17 +74,17 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def distributions(self) -> list[Row]:
-        """Times at each share of operations."""
+        """Percentiles of times: one row a share of operations."""
         return []
 
     @property
     def bucket_ns(self) -> int | None:
-        """How long a stretch of `over_time` is; null without."""
+        """Length of a window of `over_time`; null without windows."""
         return None
 
     @property
     def over_time(self) -> list[Row]:
-        """Bytes and operations, by stretch and tier."""
+        """Bytes and operations, by window and tier."""
         return []
 
 
@@ -104,11 +95,11 @@ class ReportedTrials:
     name: str
     reports: Sequence[Report]
     names: Sequence[str] = ()
-    """What each is called."""
+    """Name of each report."""
 
     @property
     def counted(self) -> Sequence[Report]:
-        """Those that ran to their end, which are compared; all if none did."""
+        """Reports that ran to their end, which are compared; all if none did."""
         return [
             report for report in self.reports if not getattr(report, "is_partial", False)
         ] or self.reports
@@ -140,10 +131,7 @@ class HasObjects(Protocol):
 
 
 def of_objects(report: HasObjects) -> Iterator[tuple[Key, float | None]]:
-    """Yield the figures that the report of a trace or a run has of its objects.
-
-    Sizes, reuse, wear.
-    """
+    """Yield the figures of objects of a trace or run: sizes, reuse distances, DWPD."""
     yield from of_rows(report.sizes, ("p50_bytes", "mean_bytes", "max_bytes"), "size_")
     yield from of_rows([row | {"op": "read"} for row in report.reuse], ("p50_bytes",), "reuse_")
     yield from of_rows(
@@ -152,7 +140,7 @@ def of_objects(report: HasObjects) -> Iterator[tuple[Key, float | None]]:
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """The table that is reported on and its provenance; null where the file does not say."""
+    """The reported table and its provenance; null if unknown."""
 
     file: str
     table: str
@@ -168,13 +156,10 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     is_simulated: bool
     notes: list[str]
     load: dict[str, object] = {}
-    """Which requests came.
-
-    Of which file or users, how reshaped, for how long, and of which seed if any was drawn.
-    """
+    """The load: request file or users, reshaping, duration, and the seed if it was random."""
 
     def settings(self) -> dict[str, object]:
-        """Return what the table was made with."""
+        """Return the settings that produced the table."""
         return {
             name: getattr(self, name) for name in ("preset", "model", "load", "seed", "version")
         }
@@ -196,7 +181,7 @@ _DRAWN = (
     "jitter_ns",
     "scale",
 )
-"""Where one of these is said, the seed has a part in which requests come, and when."""
+"""Settings that make the load random, so that it depends on the seed."""
 _ASKED = (
     "file",
     "sha256",
@@ -210,22 +195,28 @@ _ASKED = (
 
 
 def _load(meta: Metadata) -> dict[str, object]:
-    made = at(meta.source, "metadata") or {
+    provenance = at(meta.source, "metadata") or {
         "source": meta.source,
         "config": meta.config,
         "seed": meta.seed,
     }
-    # A table of requests says where they came from, and each may have been reshaped.
-    parts = [
-        of for of in (at(made, "source", "of"), at(made, "source")) if of and isinstance(of, dict)
+    # A table of requests names its own source, and either may have been reshaped.
+    sources = [
+        source
+        for source in (at(provenance, "source", "of"), at(provenance, "source"))
+        if source and isinstance(source, dict)
     ]
-    shapes = [shape for of in parts if isinstance(shape := of.get("shape"), dict)]
-    asked = [{name: of[name] for name in _ASKED if name in of} for of in parts[:1]]
-    found = {name: value for part in (*asked, *shapes) for name, value in part.items()}
-    if "users" in found:
-        found["workload"] = at(made, "config", "hierarchy", "workload")
-    found |= {name: at(made, "config", name) for name in ("duration_ns", "max_requests") if found}
-    return found | {"seed": at(made, "seed")} if set(_DRAWN) & set(found) else found
+    shapes = [shape for source in sources if isinstance(shape := source.get("shape"), dict)]
+    requested = [
+        {name: source[name] for name in _ASKED if name in source} for source in sources[:1]
+    ]
+    load = {name: value for fields in (*requested, *shapes) for name, value in fields.items()}
+    if "users" in load:
+        load["workload"] = at(provenance, "config", "hierarchy", "workload")
+    load |= {
+        name: at(provenance, "config", name) for name in ("duration_ns", "max_requests") if load
+    }
+    return load | {"seed": at(provenance, "seed")} if set(_DRAWN) & set(load) else load
 
 
 def writes_per_day(
@@ -236,19 +227,18 @@ def writes_per_day(
     *,
     is_trace: bool = False,
 ) -> list[Row]:
-    """Return for each tier that was written the bytes a day at this rate; null without a time span.
+    """Return the bytes written a day, DWPD and drive life of each written tier.
 
-    `capacity_writes_per_day` is in the capacity that the trace gave the tier: drive writes per day
-    of such a drive. `years_of_life` are those of a drive of that `endurance`; without that, of one
-    of the tier's capacity that endures `_USUAL`, if a drive may be so small. Of a tier that each
-    node of a fleet has its own of, it is all these drives together. Of a trace, what is named as
-    memory has no drive: neither is known of it.
+    They extrapolate the mean rate over `span_ns`, and are null without a time span.
+    `capacity_writes_per_day` is DWPD at the tier's capacity in the trace. `years_of_life` is that
+    of a drive with the given `endurance`, or else with `_USUAL`, if the capacity is that of a
+    drive. A tier with an instance on each node of a fleet counts all drives together. A tier of a
+    trace that is named as memory has no drive, so both are null.
     """
     tiers = {tier.name: tier for tier in meta.tiers}
     rows = []
     for tier, count in written.items():
-        # Whole numbers first: a rate of a day has more digits than it is worth, but no rounding on
-        # the way.
+        # Integers are multiplied first, so that only the division rounds.
         daily = count * _NS_PER_DAY / span_ns if span_ns else None
         capacity, drives = (
             (None, 1)
@@ -256,9 +246,12 @@ def writes_per_day(
             else (tiers[tier].capacity_bytes, meta.instances(tiers[tier]))
         )
         is_drive = capacity is not None and capacity >= LEAST_DRIVE_BYTES
-        rated = _USUAL if endurance is None and is_drive else endurance or Endurance()
-        life = None if is_trace and is_memory(tier) else rated.rated_bytes(capacity)
-        life, capacity = life and life * drives, capacity and capacity * drives
+        rating = _USUAL if endurance is None and is_drive else endurance or Endurance()
+        endurance_bytes = None if is_trace and is_memory(tier) else rating.rated_bytes(capacity)
+        endurance_bytes, capacity = (
+            endurance_bytes and endurance_bytes * drives,
+            capacity and capacity * drives,
+        )
         per_day = (
             daily / capacity
             if daily is not None and capacity and not (is_trace and is_memory(tier))
@@ -272,15 +265,17 @@ def writes_per_day(
                 "written_bytes_per_day": daily,
                 "capacity_bytes": capacity,
                 "capacity_writes_per_day": per_day,
-                "endurance_bytes": life,
-                "years_of_life": life / daily / DAYS_PER_YEAR if life and daily else None,
+                "endurance_bytes": endurance_bytes,
+                "years_of_life": endurance_bytes / daily / DAYS_PER_YEAR
+                if endurance_bytes and daily
+                else None,
             }
         )
     return rows
 
 
 def origin(subject: Subject) -> dict[str, object]:
-    """Return where a table came from, as names and values."""
+    """Return the provenance of a table, as names and values."""
     return {
         "file": subject.file,
         "table": subject.table,
@@ -297,13 +292,12 @@ def origin(subject: Subject) -> dict[str, object]:
 
 
 def workload_of(meta: Metadata) -> str:
-    """Return who asked for what a trace holds, in a few words.
-
-    Its preset, and its users, its source's file or kind.
-    """
+    """Return the workload of a trace in short: preset, and users or source."""
     users, source = meta.config.get("users"), meta.source or {}
-    asked = f"{users} users" if isinstance(users, int) else source.get("file") or source.get("kind")
-    return ", ".join(str(part) for part in (meta.preset, asked) if part)
+    workload = (
+        f"{users} users" if isinstance(users, int) else source.get("file") or source.get("kind")
+    )
+    return ", ".join(str(text) for text in (meta.preset, workload) if text)
 
 
 def pictures_of(chapters: Sequence[Chapter], *titles: str) -> tuple[Chart, ...]:
@@ -328,9 +322,9 @@ _UNITS = {
 }
 
 
-def unit_of(name: str, other: Unit = Unit.COUNT) -> Unit:
-    """Return the unit that a figure's name ends in, or the `other`."""
-    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), other)
+def unit_of(name: str, default: Unit = Unit.COUNT) -> Unit:
+    """Return the unit that the ending of a figure's name implies, or `default`."""
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), default)
 
 
 def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
@@ -342,15 +336,15 @@ def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
     """
     tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
     spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
-    note = "Each row holds the sizes from its first up to, but not including, twice that."
+    note = "Each row counts sizes from its value up to, but not including, twice that."
     for tier, rows in by(size_bins, "tier"):
-        drawn = [row for row in rows if row["op"] != "delete"] or rows
+        charted_rows = [row for row in rows if row["op"] != "delete"] or rows
         chart = Chart(
             f"Sizes on {tier}",
             ChartShape.BARS,
             Unit.BYTES,
             Unit.COUNT,
-            lines_by(drawn, "low_bytes", "ops"),
+            lines_by(charted_rows, "low_bytes", "ops"),
         )
         tables.append(histogram(f"Size distribution: {tier}", chart, spec, rows, note))
     return tables
@@ -359,12 +353,12 @@ def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
 def histogram(
     title: str, chart: Chart, spec: str, rows: list[Row], note: str, keys: int = 2
 ) -> ReportTable:
-    """Return the table of a histogram, beside its chart."""
+    """Return the table of a histogram with its chart."""
     return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
 
 
 def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[ReportTable]:
-    """Return bandwidth and rate over time, a table a tier; none if no time passed."""
+    """Return bandwidth and IOPS over time, one table a tier; none without a time span."""
     if bucket_ns is None:
         return []
     spec = """
@@ -373,33 +367,34 @@ def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[
         bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
     """
     seconds = bucket_ns / NS_PER_S
-    counted = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
+    count_columns = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
-    text = (
-        f"Means over stretches of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
+    note_text = (
+        f"Means over windows of {format_duration(bucket_ns)}: shorter bursts are higher. {note}"
     )
     tables = []
-    for tier, stretches in by(over_time, "tier"):
+    for tier, windows in by(over_time, "tier"):
         rows = [
-            {"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] / seconds for n in counted}
-            for r in stretches
+            {"start_ns": window["start_ns"]}
+            | {f"{column}_per_s": window[column] / seconds for column in count_columns}
+            for window in windows
         ]
         charts = (
             steps_chart(f"Bandwidth of {tier}", Unit.BYTES_PER_S, rows, BANDWIDTHS, bucket_ns),
             steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
         )
         tables.append(
-            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, text, charts=charts)
+            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, note_text, charts=charts)
         )
     return tables
 
 
 BANDWIDTHS = {"read": "read_bytes_per_s", "write": "written_bytes_per_s"}
-"""Columns of bandwidth over time, by what they are called in a chart."""
+"""Columns of bandwidth over time, by their labels in charts."""
 
 
 class ChartAxes(TypedDict, total=False):
-    """Fields of a `Chart` that say how its axes are drawn."""
+    """Fields of a `Chart` for its axes."""
 
     x_end: float
     y_end: float
@@ -415,44 +410,46 @@ def steps_chart(
     step_ns: int,
     **axes: Unpack[ChartAxes],
 ) -> Chart:
-    """Return a chart over time of `lines`, each a column of `rows` by its label.
+    """Return a chart over time of `lines`: columns of `rows` by label.
 
-    Where it is null it has no point.
-
-    The first column is the time at which a step begins.
+    A null has no point. The first column of `rows` is the time at which a step begins.
     """
     series = []
     for label, name in lines.items():
-        known = [
+        points = [
             (float(next(iter(row.values()))), row[name]) for row in rows if row[name] is not None
         ]
-        series.append(Series(label, [at for at, _ in known], [value for _, value in known]))
+        series.append(
+            Series(label, [moment for moment, _ in points], [value for _, value in points])
+        )
     return Chart(title, ChartShape.STEPS, Unit.NS, unit, series, float(step_ns), **axes)
 
 
 def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
-    """Return how far apart accesses to an object are, a summary and a distribution a tier."""
+    """Return reuse distances: a summary, and a histogram a tier."""
     if not reuse:
         return []
     spec = """
         text: tier
-        count: reads = reads looked at, first_reads = without an access before
+        count: reads = reads measured, first_reads = first accesses
         bytes: p50_bytes = p50, p95_bytes = p95, max_bytes = max
         text: is_whole = all of the trace
     """
     note = (
-        "Bytes of other objects read or written in the tier between two accesses to one: what a"
-        " cache that evicts the least recently used must hold for the second to be a hit."
+        "Distinct bytes of other objects accessed in the tier between two accesses to an object: the"
+        " capacity that an LRU cache needs for a hit."
     )
     tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
     spec = "bytes: low_bytes = from; count: reads; share: share_below = share up to twice that"
-    note = "Reads by distance: from the first bytes up to, but not including, twice that."
+    note = (
+        "Each row counts reads with a distance from its value up to, but not including, twice that."
+    )
     for row in (row for row in reuse if row["bins"]):
-        done = accumulate(b["reads"] for b in row["bins"])
-        total = sum(b["reads"] for b in row["bins"])
+        cumulative_reads = accumulate(bin_row["reads"] for bin_row in row["bins"])
+        total = sum(bin_row["reads"] for bin_row in row["bins"])
         rows = [
-            b | {"op": "read", "share_below": upto / total}
-            for b, upto in zip(row["bins"], done, strict=True)
+            bin_row | {"op": "read", "share_below": reads_below / total}
+            for bin_row, reads_below in zip(row["bins"], cumulative_reads, strict=True)
         ]
         title, lines = f"Reuse distance on {row['tier']}", lines_by(rows, "low_bytes", "reads")
         chart = Chart(title, ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines)
@@ -461,41 +458,44 @@ def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
 
 
 def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportTable:
-    """Return drive writes per day; of a trace, what is named as memory has no drive."""
+    """Return DWPD and drive life; a tier of a trace that is named as memory has no drive."""
     spec = """
         text: tier
         bytes: written_bytes = written
         ns: span_ns = in
-        bytes_per_day: written_bytes_per_day = a day
+        bytes_per_day: written_bytes_per_day = per day
         bytes: capacity_bytes = capacity
-        number: drive_writes_per_day = drive writes a day
+        number: drive_writes_per_day = DWPD
         bytes: endurance_bytes = endurance
-        years: years_of_life = life
+        years: years_of_life = endurance exhausted in
     """
-    said = [f"Extrapolated: the mean rate, kept up day and night. {note}"]
+    notes = [f"Extrapolated from the mean rate, around the clock. {note}"]
     spans = [row["span_ns"] for row in rows if row["span_ns"]]
     if spans and max(spans) < SECONDS_PER_DAY * NS_PER_S:
-        said.append(
-            f"{format_duration(max(spans))} cannot tell what a day brings: loads rise and fall, and"
-            " a tier that still fills up evicts less, and so writes otherwise, than a full one."
+        notes.append(
+            f"{format_duration(max(spans))} do not represent a day: load varies over the day, and a"
+            " tier that is still filling up evicts less than a full one."
         )
     if any(
         row["endurance_bytes"] is None and not (is_trace and is_memory(row["tier"])) for row in rows
     ):
-        said.append(
-            f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is no whole drive, so its"
-            " drive's writes a day and life are not known: --endurance says what the drive may be"
-            " written."
+        notes.append(
+            f"A tier of less than {format_bytes(LEAST_DRIVE_BYTES)} is not a whole drive, so its DWPD"
+            " and life are unknown: give the drive's rating with --endurance."
         )
     elif any(row["endurance_bytes"] for row in rows):
-        said.append("Endurance: --endurance, else one write of the capacity a day for 5 years.")
-    small = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
-    shown = [
+        notes.append("Endurance: --endurance, else 1 DWPD for 5 years.")
+    small_tiers = {row["tier"] for row in rows if (row["capacity_bytes"] or 0) < LEAST_DRIVE_BYTES}
+    shown_rows = [
         row
-        | {"drive_writes_per_day": None if row["tier"] in small else row["capacity_writes_per_day"]}
+        | {
+            "drive_writes_per_day": None
+            if row["tier"] in small_tiers
+            else row["capacity_writes_per_day"]
+        }
         for row in rows
     ]
-    return table_of("Wear", Sheet.SUMMARY, spec, shown, " ".join(said))
+    return table_of("Wear", Sheet.SUMMARY, spec, shown_rows, " ".join(notes))
 
 
 def quantiles(
@@ -507,26 +507,22 @@ def quantiles(
     y_title: str,
     note: str,
 ) -> ReportTable:
-    """Return times by share of operations, a column (called as `column` says) and a curve for each
-    `by_name`.
-    """
+    """Return percentiles of times: a column (named by `column`) and a curve for each `by_name`."""
     groups = by(rows, by_name)
     columns = [ReportColumn("share", "share", Unit.SHARE)]
     columns += [ReportColumn(column.format(name), name, Unit.NS) for name, _ in groups]
-    found = {(row[by_name], row["share"]): row["time_ns"] for row in rows}
+    times = {(row[by_name], row["share"]): row["time_ns"] for row in rows}
     cells = [
-        [at, *(found.get((name, at)) for name, _ in groups)]
-        for at in sorted({row["share"] for row in rows})
+        [share, *(times.get((name, share)) for name, _ in groups)]
+        for share in sorted({row["share"] for row in rows})
     ]
-    drawn = lines_by([row for row in rows if row["share"] < 1], "share", "time_ns", by_name)
-    chart = Chart(chart_title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, drawn, y_title=y_title)
+    series = lines_by([row for row in rows if row["share"] < 1], "share", "time_ns", by_name)
+    chart = Chart(chart_title, ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, series, y_title=y_title)
     return ReportTable(title, Sheet.HISTOGRAMS, columns, cells, (chart,), note)
 
 
 def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[ReportTable]:
-    """Return counts of operations by completion and by `measure`, which names a time, a map a tier
-    and op.
-    """
+    """Return heatmaps of completion time and latency (`measure`), one a tier and operation."""
     tables = []
     end, step = (
         float(max((row["start_ns"] for row in heat), default=0) + (bucket_ns or 0)),
@@ -555,19 +551,17 @@ def heat_table(
     counted: str,
     span: str,
 ) -> ReportTable:
-    """Return the table of a map's cells, whose columns `spec` are x, y and a count, and `chart`
-    with them in it.
-    """
+    """Return the table of a heatmap's cells with its chart; `spec` has columns x, y and a count."""
     x, y, count = (column.name for column in columns_of(spec)[:3])
-    most = max(row[count] for row in rows)
+    max_count = max(row[count] for row in rows)
     cells = Series(
         op,
-        [float(r[x]) for r in rows],
-        [float(r[y]) for r in rows],
-        [r[count] / most for r in rows],
+        [float(row[x]) for row in rows],
+        [float(row[y]) for row in rows],
+        [row[count] / max_count for row in rows],
     )
     note = (
-        f"The strongest colour is {most:,}{f' {counted}' if counted else ''} in a cell, which spans"
+        f"The strongest colour is {max_count:,}{f' {counted}' if counted else ''} in a cell; a cell spans"
         f" {span}."
     )
     return table_of(
@@ -576,7 +570,7 @@ def heat_table(
 
 
 def by(rows: list[Row], name: str) -> list[tuple[str, list[Row]]]:
-    """Return `rows` in groups of one value of `name`, in order of first sight."""
+    """Return `rows` in groups of one value of `name`, in order of first appearance."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
         groups.setdefault(row[name], []).append(row)
@@ -584,7 +578,7 @@ def by(rows: list[Row], name: str) -> list[tuple[str, list[Row]]]:
 
 
 def by_two(rows: list[Row], first: str, second: str) -> list[tuple[tuple[str, str], list[Row]]]:
-    """Return `rows` in groups of one value of `first` and of `second`, in order of first sight."""
+    """Return `rows` grouped by `first` and `second`, in order of first appearance."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row[first], row[second]), []).append(row)
@@ -592,27 +586,27 @@ def by_two(rows: list[Row], first: str, second: str) -> list[tuple[tuple[str, st
 
 
 def lines_by(rows: list[Row], x: str, y: str, name: str = "op") -> list[Series]:
-    """Return a series for each `name` among `rows`, of the colour `number` if they have one.
+    """Return a series for each `name` in `rows`, with the colour `number` if they have one.
 
-    What begins at 0 is drawn from 1, since axes are logarithmic.
+    0 is drawn at 1, because axes are logarithmic.
     """
     return [
         Series(
             label,
-            [float(r[x] or 1) for r in part],
-            [float(r[y]) for r in part],
-            colour=part[0].get("number"),
+            [float(row[x] or 1) for row in group],
+            [float(row[y]) for row in group],
+            colour=group[0].get("number"),
         )
-        for label, part in by(rows, name)
+        for label, group in by(rows, name)
     ]
 
 
 _AIR = 1.05
-"""Above the highest step."""
+"""The axis ends at this multiple of the highest value."""
 
 
 def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter]:
-    """Return the chapters that show `sides` in charts beside each other."""
+    """Return the chapters that show the charts of all `sides`."""
     return [
         Chapter("Distributions compared", _distributions_compared(sides, drive)),
         Chapter("Over time compared", _rates_compared(sides, drive)),
@@ -620,26 +614,38 @@ def charts_compared(sides: Sequence[ReportedTrials], drive: str) -> list[Chapter
 
 
 def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the times of each trial of all runs in one picture a tier and operation, if more than
-    one has them.
+    """Return one chart of the times of all trials for each tier and operation, the `drive` first.
 
-    Those of the `drive` come first.
+    A tier and operation of a single side has none.
     """
-    runs = [(n, s) for n, s in enumerate(sides) if s.reports[0].kind == "run"]
-    reports = [(n, s, at, r) for n, s in runs for at, r in enumerate(s.reports, 1)]
-    # An open loop is judged by the response time.
-    measure = "response" if reports and all(r.response for *_, r in reports) else "latency"
+    runs = [
+        (side_number, side)
+        for side_number, side in enumerate(sides)
+        if side.reports[0].kind == "run"
+    ]
+    reports = [
+        (side_number, side, trial, report)
+        for side_number, side in runs
+        for trial, report in enumerate(side.reports, 1)
+    ]
+    # The response time counts in an open loop.
+    measure = (
+        "response" if reports and all(report.response for *_, report in reports) else "latency"
+    )
     points = [
         row
-        | {"side": f"[{n}] {s.name}{f' trial {at}' if len(s.reports) > 1 else ''}", "number": n}
+        | {
+            "side": f"[{side_number}] {side.name}{f' trial {trial}' if len(side.reports) > 1 else ''}",
+            "number": side_number,
+        }
         | {"place": f"{row['tier']} {row['op']}"}
-        for n, s, at, report in reports
+        for side_number, side, trial, report in reports
         for row in report.distributions
         if row["measure"] == measure and row["op"] != "delete"
     ]
     points.sort(key=lambda row: bool(row["tier"] != drive))
     title = "Response time" if measure == "response" else "Latency"
-    note = f"{title} that the given share of operations did not exceed; a line a trial."
+    note = f"{title} that the given share of operations did not exceed; one line a trial."
     return [
         quantiles(f"{title}: {place}", f"{title}: {place}", rows, "side", "{}", title.lower(), note)
         for place, rows in by(points, "place")
@@ -648,36 +654,40 @@ def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list
 
 
 def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportTable]:
-    """Return the bandwidth of the `drive` over time, of each side's first trial, on axes that end
-    alike.
-    """
-    firsts = [(n, s, s.reports[0]) for n, s in enumerate(sides)]
-    seen = [
-        (n, s, r.bucket_ns, rows)
-        for n, s, r in firsts
-        if r.kind in ("run", "trace") and r.bucket_ns
-        if (rows := [row for row in r.over_time if row["tier"] == drive])
+    """Return the bandwidth of the `drive` over time in each side's first trial, on equal axes."""
+    firsts = [(column, side, side.reports[0]) for column, side in enumerate(sides)]
+    measured = [
+        (column, side, report.bucket_ns, rows)
+        for column, side, report in firsts
+        if report.kind in ("run", "trace") and report.bucket_ns
+        if (rows := [row for row in report.over_time if row["tier"] == drive])
     ]
-    if len(seen) < 2:  # noqa: PLR2004 - nothing to compare
+    if len(measured) < 2:  # noqa: PLR2004 - nothing to compare
         return []
     names = ("read_bytes", "written_bytes")
-    most = max(
-        (row[name] * NS_PER_S / step for *_, step, rows in seen for row in rows for name in names),
+    max_rate = max(
+        (
+            row[name] * NS_PER_S / step
+            for *_, step, rows in measured
+            for row in rows
+            for name in names
+        ),
         default=0.0,
     )
-    end = max(row["start_ns"] + step for *_, step, rows in seen for row in rows)
+    end = max(row["start_ns"] + step for *_, step, rows in measured for row in rows)
     spec = (
         "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
     )
     tables = []
-    for number, side, step, rows in seen:
+    for number, side, step, rows in measured:
         rates = [
-            {"start_ns": r["start_ns"]} | {f"{n}_per_s": r[n] * NS_PER_S / step for n in names}
-            for r in rows
+            {"start_ns": report["start_ns"]}
+            | {f"{column}_per_s": report[column] * NS_PER_S / step for column in names}
+            for report in rows
         ]
         title = f"Bandwidth of {drive}: [{number}] {side.name}"
-        axes: ChartAxes = {"x_end": float(end), "y_end": most * _AIR}
+        axes: ChartAxes = {"x_end": float(end), "y_end": max_rate * _AIR}
         chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)
-        note = f"Means over stretches of {format_duration(step)}, of the first trial."
+        note = f"Means over windows of {format_duration(step)}, first trial."
         tables.append(histogram(title, chart, spec, rates, note, keys=1))
     return tables

@@ -1,4 +1,4 @@
-"""The report of a trace: figures by the named queries, and its document."""
+"""The report of a trace: figures from the named queries, and its document."""
 
 from __future__ import annotations
 
@@ -57,40 +57,32 @@ from kvtrace.core.units import counted
 
 
 class TraceReport(Report, frozen=True, kw_only=True):
-    """What a trace holds.
-
-    Rows of its tables as the named queries return them, with `tier` a name.
-    """
+    """The figures of a trace: rows of the named queries, with the names of tiers."""
 
     kind = "trace"
     subject: Subject
     span_ns: int | None
     requests: int
     tiers: list[Row]
-    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if the trace does not
-    say).
-    """
+    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if unknown)."""
     reuse: list[Row]
-    """By tier.
-
-    How far apart accesses to an object are, in bytes of others; `bins` by powers of two.
-    """
+    """Reuse distances by tier, in distinct bytes of other objects; `bins` by powers of two."""
     hit_ratio: float | None = None
-    """Of all tiers together; null if the trace does not say."""
+    """Hit ratio of all tiers together; null if unknown."""
     operations: list[Row]
     sizes: list[Row]
     size_bins: list[Row]
     bucket_ns: int | None
-    """How long one stretch of `over_time` is; null if all rows share one instant."""
+    """Length of one window of `over_time`; null if all rows share one instant."""
     over_time: list[Row]
     writes_per_day: list[Row]
-    """Without what was there before the start."""
+    """DWPD by tier, without data populated before the start."""
     first_token: dict[str, int | None] | None = None
-    """Modelled, by percentile; null if the trace models no computing."""
+    """Modelled TTFT by percentile; null if the trace models no compute."""
     fleet: JsonObject | None = None
-    """What the simulation counted of several nodes; null of one alone."""
+    """Counters of a simulated fleet; null for a single node."""
     events: JsonObject | None = None
-    """What it counted around what happened to them; null where nothing did."""
+    """Counters around events of the fleet; null without events."""
 
     def document(self) -> Document:
         """Return the document."""
@@ -102,42 +94,46 @@ class TraceReport(Report, frozen=True, kw_only=True):
         has_rates = self.span_ns != 0 or any(row["span_ns"] for row in self.writes_per_day)
         notes = [
             *subject.notes,
-            *([] if has_rates else ["all rows share one instant, so no rate is known"]),
+            *([] if has_rates else ["all rows share one instant, so there are no rates"]),
         ]
-        made = "simulated" if self.subject.is_simulated else "of real I/O"
-        done, served = (
+        origin_text = "simulated" if self.subject.is_simulated else "of real I/O"
+        operations_text, requests_text = (
             counted(self.subject.rows or 0, "operation"),
             counted(self.requests, "request"),
         )
         headline = (
-            f"Trace, {made}: {done} for"
-            f" {served}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
+            f"Trace, {origin_text}: {operations_text} for"
+            f" {requests_text}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
         )
         spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
         operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
-        events, worn = [], "Excludes write amplification inside the drive."
-        whole = sum(row["bytes"] for row in self.operations if row["op"] == "write")
-        if whole > sum(row["written_bytes"] for row in self.writes_per_day):
-            worn += " Data populated before the start is left out."
+        events, wear_note = [], "Excludes write amplification inside the drive."
+        written_bytes = sum(row["bytes"] for row in self.operations if row["op"] == "write")
+        if written_bytes > sum(row["written_bytes"] for row in self.writes_per_day):
+            wear_note += " Data populated before the start is omitted."
         if self.events:
-            course, *others = _event_course(self.events)
-            shown = [course, *event_tables(self.events), *others]
-            events.append(Chapter("Events", shown, event_lines(self.events)))
-        unseen = (("QoS", Sheet.QOS, "latency"), ("Device", Sheet.DEVICE, "block layer"))
-        absent = [parameters(title, sheet, {name: _NOT_MEASURED}) for title, sheet, name in unseen]
+            course, *other_tables = _event_course(self.events)
+            event_tables_shown = [course, *event_tables(self.events), *other_tables]
+            events.append(Chapter("Events", event_tables_shown, event_lines(self.events)))
+        unmeasured = (("QoS", Sheet.QOS, "latency"), ("Device", Sheet.DEVICE, "block layer"))
+        absent_tables = [
+            parameters(title, sheet, {name: _NOT_MEASURED}) for title, sheet, name in unmeasured
+        ]
         chapters = [
             *([Chapter("Fleet", fleet_tables(self.fleet))] if self.fleet else []),
             *events,
             Chapter("Tiers and operations", [_tiers(self), operations]),
             Chapter(
                 "Over time",
-                rate_tables(self.over_time, self.bucket_ns, "By the trace's own clock."),
+                rate_tables(
+                    self.over_time, self.bucket_ns, "Times are of the trace, not of a run."
+                ),
             ),
-            Chapter("Wear", [wear_table(self.writes_per_day, worn, is_trace=True)]),
+            Chapter("Wear", [wear_table(self.writes_per_day, wear_note, is_trace=True)]),
             Chapter("Sizes", size_tables(self.sizes, self.size_bins)),
             Chapter("Reuse", reuse_tables(self.reuse)),
-            Chapter("What this is", [parameters("Origin", Sheet.PARAMETERS, facts)]),
-            Chapter("Not in a trace", absent),
+            Chapter("Provenance", [parameters("Origin", Sheet.PARAMETERS, facts)]),
+            Chapter("Not in a trace", absent_tables),
         ]
         tier = self.tiers[-1]["name"] if self.tiers else ""
         return Document(
@@ -155,7 +151,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
         )
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
-        """Yield spans, hits, and what is moved by tier and operation."""
+        """Yield spans, hit ratios, and operations and bytes by tier and operation."""
         for name in ("span_ns", "requests", "hit_ratio"):
             yield ("", "", name), getattr(self, name)
         for name, value in (self.first_token or {}).items():
@@ -168,19 +164,23 @@ class TraceReport(Report, frozen=True, kw_only=True):
         yield from of_objects(self)
 
     def settings(self) -> dict[str, object]:
-        """Return what made it."""
+        """Return the settings of the simulation."""
         return self.subject.settings() | {"config_sha256": self.subject.config_sha256}
 
 
 def trace_report(
     path: Path, meta: Metadata, buckets: int, endurance: Endurance | None
 ) -> TraceReport:
-    """Return the report of the trace at `path`; raises what `report` raises."""
-    known = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
-    # What nodes have apart is not one place.
-    live = {tier.name: found for tier, found in known if tier.instance_nodes is UNSET}
+    """Return the report of the trace at `path`; raises the same errors as `report`."""
+    live_by_tier = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
+    # A tier with an instance on each node has no common address space.
+    live = {
+        tier.name: live_and_peak
+        for tier, live_and_peak in live_by_tier
+        if tier.instance_nodes is UNSET
+    }
     with opened([path]) as db:
-        # Every operation takes no time.
+        # A trace is untimed: operations complete when they are due.
         db.execute(
             "CREATE VIEW ops AS SELECT tier, op, object_id, length_bytes AS bytes, ts_ns AS"
             " submitted_ns, ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
@@ -199,14 +199,18 @@ def trace_report(
         }
         over_time = [] if first is None else query(db, "run_over_time", **stretches)
         operations = query(db, "trace_operations")
-        times = at(meta.stats, "first_token", "with_cache")
+        ttft = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
         simulated = {
-            t.get("name"): t for t in (meta.stats or {}).get("tiers") or [] if isinstance(t, dict)
+            tier_counters.get("name"): tier_counters
+            for tier_counters in (meta.stats or {}).get("tiers") or []
+            if isinstance(tier_counters, dict)
         }
-        before = {name: of.get("populated_bytes") or 0 for name, of in simulated.items()}
-        written = {
-            tier: max(0, sum(row["bytes"] for row in rows) - before.get(tier, 0))
+        populated_bytes = {
+            name: counters.get("populated_bytes") or 0 for name, counters in simulated.items()
+        }
+        written_bytes = {
+            tier: max(0, sum(row["bytes"] for row in rows) - populated_bytes.get(tier, 0))
             for tier, rows in writes
         }
         tiers = []
@@ -234,36 +238,32 @@ def trace_report(
             bucket_ns=bucket_ns if span_ns else None,
             over_time=over_time,
             writes_per_day=writes_per_day(
-                written, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True
+                written_bytes, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True
             ),
-            first_token=times if isinstance(times, dict) else None,
+            first_token=ttft if isinstance(ttft, dict) else None,
         )
 
 
 def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> int | None:
-    """Return over how long a trace's rows are.
+    """Return the time that the rows of a trace span.
 
-    Of a simulation from its start, and to its end if that is known.
-
-    Requests of a file, or as many as were asked for, may end before the duration that was asked
-    for.
+    A simulation spans from its start to its configured duration, or to its last row if a request
+    file or `max_requests` ended it earlier.
     """
     if not meta.is_simulated or last_ns is None:
         return span_ns
-    duration_ns, most = meta.config.get("duration_ns"), meta.config.get("max_requests")
+    duration_ns, max_requests = meta.config.get("duration_ns"), meta.config.get("max_requests")
     is_cut = "file" in (meta.source or {}) or (
-        most is not None and at(meta.stats, "requests") == most
+        max_requests is not None and at(meta.stats, "requests") == max_requests
     )
     return last_ns if is_cut or not isinstance(duration_ns, int) else max(last_ns, duration_ns)
 
 
-_NOT_MEASURED = "not measured: a trace lists the operations to do, and has no times of a device"
+_NOT_MEASURED = "not measured: a trace lists operations, and holds no device times"
 
 
 def _event_course(events: JsonObject) -> list[ReportTable]:
-    """Return the course of hits and of the slowest tier's load, with charts, and the load of the
-    other tiers.
-    """
+    """Return tables and charts over time: hits and load of the slowest tier, then other tiers."""
     seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
     rows = []
     columns = (
@@ -276,7 +276,11 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
     for step, (lookups, local, shared, computed, read, written) in enumerate(
         zip(*columns, *load, strict=True)
     ):
-        found = {"hit_ratio": local + shared, "local_hit_ratio": local, "shared_hit_ratio": shared}
+        hits_by_kind = {
+            "hit_ratio": local + shared,
+            "local_hit_ratio": local,
+            "shared_hit_ratio": shared,
+        }
         rates = {
             "computed_per_s": computed,
             "read_bytes_per_s": read,
@@ -284,7 +288,7 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
         }
         rows.append(
             {"from_ns": step * events["step_ns"]}
-            | {name: hits / lookups if lookups else None for name, hits in found.items()}
+            | {name: hits / lookups if lookups else None for name, hits in hits_by_kind.items()}
             | {name: count / seconds for name, count in rates.items()}
         )
     spec = f"""
@@ -294,11 +298,11 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
         bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
     """
     marks: list[tuple[float, str]] = []
-    for of in (of for of in events["around"] if of["is_reached"]):
-        name = of["event"].partition(":")[2]
-        marks.append((float(of["at_ns"]), name))
-        if of["at_ns"] < of["over_ns"] <= events["end_ns"]:
-            marks.append((float(of["over_ns"]), f"{name} is over"))
+    for event in (event for event in events["around"] if event["is_reached"]):
+        name = event["event"].partition(":")[2]
+        marks.append((float(event["at_ns"]), name))
+        if event["at_ns"] < event["over_ns"] <= events["end_ns"]:
+            marks.append((float(event["over_ns"]), f"{name} is over"))
     chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
     shares = {
         "all": "hit_ratio",
@@ -307,7 +311,7 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
     }
     load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
     charts = (
-        chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit ratio", y_end=1.0),
+        chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit rate", y_end=1.0),
         chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
         chart(
             "Tokens computed a second over time",
@@ -319,28 +323,34 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
     title = "over time, with the events"
     return [
         table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(storage_table(events, t) for t in range(len(events["tiers"]) - 2, -1, -1)),
+        *(storage_table(events, index) for index in range(len(events["tiers"]) - 2, -1, -1)),
     ]
 
 
 def _highlights(report: TraceReport) -> list[Highlight]:
-    found = [Highlight("time span", report.span_ns, Unit.NS, "of the trace's clock")]
+    highlights = [Highlight("time span", report.span_ns, Unit.NS, "simulated time")]
     if report.hit_ratio is not None:
-        found.append(
+        highlights.append(
             Highlight(
-                "hit ratio, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"
+                "hit rate, all tiers", report.hit_ratio, Unit.SHARE, "of all lookups, simulated"
             )
         )
     for tier in (tier for tier in report.tiers[-1:] if tier["hit_ratio"] is not None):
-        what = f"hit ratio of {tier['name']}"
-        found.append(Highlight(what, tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated"))
+        label = f"hit rate of {tier['name']}"
+        highlights.append(
+            Highlight(label, tier["hit_ratio"], Unit.SHARE, "of all lookups, simulated")
+        )
     for row in report.writes_per_day[-1:]:
         name = row["tier"]
-        for op, said in (("read", "read from"), ("write", "written to")):
-            moved = sum(o["bytes"] for o in report.operations if (o["tier"], o["op"]) == (name, op))
-            found.append(Highlight(f"{said} {name}", moved, Unit.BYTES))
+        for op, label in (("read", "read from"), ("write", "written to")):
+            total_bytes = sum(
+                row_of_tier["bytes"]
+                for row_of_tier in report.operations
+                if (row_of_tier["tier"], row_of_tier["op"]) == (name, op)
+            )
+            highlights.append(Highlight(f"{label} {name}", total_bytes, Unit.BYTES))
         if row["years_of_life"] is not None:
-            found.append(
+            highlights.append(
                 Highlight(
                     f"drive life, {name}",
                     row["years_of_life"],
@@ -348,7 +358,7 @@ def _highlights(report: TraceReport) -> list[Highlight]:
                     "at this rate, see Wear",
                 )
             )
-    return found
+    return highlights
 
 
 def _tiers(report: TraceReport) -> ReportTable:
@@ -356,13 +366,13 @@ def _tiers(report: TraceReport) -> ReportTable:
         text: name = tier
         bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
         count: hits
-        share: hit_ratio = hit ratio
+        share: hit_ratio = hit rate
     """
-    note = "Hits are those of the simulation that made the trace, over all its lookups."
+    note = "Hits are counted by the simulation, over all lookups."
     if report.fleet:
         note += (
-            " For a tier that is separate on each node, capacity is that of one; live bytes are not"
-            " shown."
+            " The capacity of a tier with an instance on each node is that of one instance; its live"
+            " bytes are not shown."
         )
     total = {
         "name": "in total",

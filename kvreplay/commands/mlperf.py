@@ -149,7 +149,7 @@ def mlperf(
                 log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
         folder, sharing = output, 1
         if several is not None and several.ranks.count > 1:
-            from kvreplay.experiments.mlperf_rules import STORAGE
+            from kvreplay.plan.tier_targets import STORAGE
             from kvreplay.ranks.rank_session import own_client
 
             tiers, folder, sharing = own_client(
@@ -200,8 +200,9 @@ def _attempt(
 
     ConfigError if it cannot be.
     """
-    from kvreplay.experiments.mlperf_rules import STORAGE, Attempt, place_of, targets_of
+    from kvreplay.experiments.mlperf_rules import Attempt, place_of, targets_of
     from kvreplay.experiments.mlperf_submit import TRACE
+    from kvreplay.plan.tier_targets import STORAGE
     from kvreplay.run.replay import Replay
 
     config = replace(

@@ -19,8 +19,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from kvreplay.experiments.mlperf_rules import NOT_CLAIMED, STORAGE, Rule, mark_of, rules_table
+from kvreplay.experiments.mlperf_rules import NOT_CLAIMED, Rule, mark_of, rules_table
 from kvreplay.plan.row_ring import DELETE
+from kvreplay.plan.tier_targets import STORAGE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from kvreplay.plan.replay_config import Config
-from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
+from kvreplay.plan.tier_targets import FILE_SUFFIX, STORAGE, named, paths_of
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -275,7 +275,7 @@ def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
         )
 
 
-STORAGE, MEMORY = "nvme", "cpu"
+MEMORY = "cpu"
 """The tiers of the options' presets that hold anything."""
 SHARE_OF_FREE = 0.95
 """Share of the free space that the benchmark takes as its storage tier (kv_cache/cache.py)."""

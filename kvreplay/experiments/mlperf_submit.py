@@ -32,9 +32,10 @@ from kvreplay.experiments.mlperf_result import (
     trial_of,
     write_csv,
 )
-from kvreplay.experiments.mlperf_rules import STORAGE, Attempt, Kept, Rule, judged, resolve
+from kvreplay.experiments.mlperf_rules import Attempt, Kept, Rule, judged, resolve
 from kvreplay.experiments.trials import Trials
 from kvreplay.plan.output_directory import make_directory
+from kvreplay.plan.tier_targets import STORAGE
 from kvreplay.run.replay import FinishedRun, Replay, Replaying, replay
 from kvtrace.core.app import log
 from kvtrace.core.document.chapters import run_sheets
@@ -138,7 +139,7 @@ def make_trace(attempt: Attempt, output: Path) -> None:
         [
             *("gen", "--preset", attempt.option.preset, "--seed", str(attempt.seed)),
             *("--duration", f"{attempt.runtime_ns}ns"),
-            *("--set", f"tiers.{STORAGE}.capacity={attempt.capacity_bytes}"),
+            *("--set", f"tiers.{STORAGE}.capacity={attempt.capacity_bytes}B"),
             *("-o", str(output / TRACE), "--requests-out", str(output / REQUESTS), "--force"),
         ],
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
 
+STORAGE = "nvme"
+"""The tier that stands for the storage under test in the presets."""
 NAMED = ("ram", "gpu", "sim", "null")
 """Targets that are no path; a directory of such a name is written ./ram."""
 

@@ -27,10 +27,10 @@ from kvreplay.plan.contents import DataSource
 from kvreplay.plan.memory_check import check_memory
 from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH
 from kvreplay.plan.row_ring import OK, READ, WRITE, RowRing
+from kvreplay.plan.target_safety import MEASURED
 from kvreplay.probes.libbpf import check_available
 from kvreplay.result.figures import LEAST
 from kvreplay.run.replay import Interrupted, Replay, moved_between, quiet_interpreter
-from kvreplay.tiers.claims import MEASURED
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
     SECTOR_BYTES,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from kvreplay.plan.target_safety import check_target
 from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
-from kvreplay.tiers.claims import check_target
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import RANK_FOLDER
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import re
 import shutil
 import stat
 import subprocess
@@ -30,6 +29,7 @@ from typing import Any
 
 import msgspec
 
+from kvreplay.plan.target_safety import SCRATCH, check_target, is_system_path
 from kvreplay.tiers.directio import refused
 from kvreplay.tiers.host import (
     SECTOR_BYTES,
@@ -44,37 +44,11 @@ from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
 from kvtrace.core.run.run_file import Smart
 
-SCRATCH, MEASURED = "kvreplay-scratch", "kvreplay-drive.dat"
-"""In a target: where objects lie as files, and what a drive is measured by."""
 MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})
 _MARKER_TEXT = (
     b"Written by kvreplay: everything in this directory is its own and will be deleted.\n"
 )
-# Nothing in or below these is a place for benchmark data …
-_SYSTEM_TREES = (
-    "/bin",
-    "/boot",
-    "/dev",
-    "/etc",
-    "/lib",
-    "/lib32",
-    "/lib64",
-    "/proc",
-    "/run",
-    "/sbin",
-    "/sys",
-    "/usr",
-)
-# … and these hold others' files, but a directory below may be ours.
-_SYSTEM_PATHS = {
-    *("/", "/dev/shm", "/home", "/media", "/mnt"),  # noqa: S108 - to be refused
-    *("/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
-    *("/var", "/var/cache", "/var/lib", "/var/log", "/var/tmp"),  # noqa: S108 - to be refused
-}
-_MEMORY_FILES = "/dev/shm/"  # noqa: S108 - a directory below it is no device
-_NOT_DATA = frozenset({"lost+found", SCRATCH, MEASURED})
-_OF_RANKS = re.compile(r"rank-\d{4,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,51 +62,12 @@ class Claim:
     """Files of an earlier, killed or kept run that were removed."""
 
 
-def check_target(path: Path, *, is_shared: bool = False) -> Path:
-    """Return `path` resolved if a replay may write there.
-
-    DeviceError, saying what would do, if not.
-
-    Where it `is_shared`, directories that ranks made there are no obstacle.
-    """
-    if not path.exists():
-        if path.is_relative_to("/dev"):
-            raise DeviceError(f"{path}: no such device; lsblk lists those of this machine")
-        raise DeviceError(f"{path}: no such directory; make an empty one first (mkdir {path})")
-    resolved = path.resolve()
-    mode = resolved.stat().st_mode
-    if stat.S_ISBLK(mode):
-        raise DeviceError(
-            f"{path} is a block device, where a directory is wanted; name a directory"
-        )
-    if not stat.S_ISDIR(mode):
-        raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
-    if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or _is_system(resolved):
-        raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
-    there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
-    foreign = sorted(name for name in there if not (is_shared and _OF_RANKS.fullmatch(name)))
-    if foreign:
-        raise DeviceError(
-            f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not"
-            " kvreplay's; name an empty directory"
-        )
-    if not os.access(resolved, os.W_OK | os.X_OK):
-        raise DeviceError(f"{path}: no permission to write there")
-    return resolved
-
-
-def _is_system(resolved: Path) -> bool:
-    text = str(resolved)
-    in_tree = any(text == tree or text.startswith(tree + "/") for tree in _SYSTEM_TREES)
-    return (in_tree and not text.startswith(_MEMORY_FILES)) or "lost+found" in resolved.parts
-
-
 def check_file(path: Path) -> None:
     """Raise DeviceError, saying what would do, unless `path` is a file of ours or may become one."""
     parent = path.parent
     if not parent.is_dir():
         raise DeviceError(f"{parent}: no such directory; create it first (mkdir {parent})")
-    if str(parent.resolve()) == "/" or _is_system(parent.resolve()):
+    if str(parent.resolve()) == "/" or is_system_path(parent.resolve()):
         raise DeviceError(
             f"{path} lies in a system path; name a file in a directory made for the replay"
         )

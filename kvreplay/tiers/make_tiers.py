@@ -9,8 +9,9 @@ from dataclasses import fields
 from pathlib import Path
 
 from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import check_target
 from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of, tier_indices
-from kvreplay.tiers.claims import check_device, check_file, check_target
+from kvreplay.tiers.claims import check_device, check_file
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import GdsTier, GpuTier, gpu_options

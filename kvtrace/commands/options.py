@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from kvtrace.core.app import log, option
+from kvtrace.core.config import check_units
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import (
     SECONDS_PER_DAY,
@@ -304,7 +305,7 @@ class StackArguments:
         " preset's: h100; instant for mlperf]"
     )
     settings: list[str] | None = option(
-        "Change a knob of the preset.", None, "--set", metavar="KEY=VALUE"
+        "Change a knob of the preset.", None, "--set", metavar="KEY=VALUE", parse=check_units
     )
 
 

@@ -87,7 +87,7 @@ def study(
     """
     from kvtrace.curves.size import parse_target
     from kvtrace.study.document import collect_findings, document
-    from kvtrace.study.run import rows_of, write
+    from kvtrace.study.run import rows_of, write_rows
     from kvtrace.study.study import read_study
 
     target = parse_target(target_hit, target_ttft)
@@ -116,9 +116,9 @@ def study(
         )
     rows = rows_of(wanted, results)
     found = collect_findings(wanted, rows, target)
-    write(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
+    write_rows(output / TABLE, wanted, rows, ["kvtrace", "study", str(file)])
     if not found.candidates:
-        error = found.failed[0].found if found.failed else None
+        error = found.failed[0].result if found.failed else None
         why = getattr(error, "error", "no request looks up anything")
         raise ConfigError(
             f"{file}: no result from any of {len(rows)} configurations; the first: {why}"
@@ -243,7 +243,7 @@ def simulate_all(
 
     What was kept, then what is simulated now, as it is ready.
     """
-    from kvtrace.study.run import Failed, Task, by_dask, here
+    from kvtrace.study.run import Failed, Task, run_locally, run_on_dask
     from kvtrace.study.study import FILE, Results, files_sha256, key_of
 
     kept = Results(output)
@@ -273,7 +273,11 @@ def simulate_all(
             " two out"
         )
     count = workers or os.cpu_count() or 1
-    made = by_dask(tasks, simulate, scheduler) if scheduler else here(tasks, simulate, count)
+    made = (
+        run_on_dask(tasks, simulate, scheduler)
+        if scheduler
+        else run_locally(tasks, simulate, count)
+    )
     with progress("simulating", len(tasks)) as tick:
         for at, (task, found) in enumerate(made, 1):
             if not isinstance(found, Failed):
@@ -323,9 +327,9 @@ def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
         "rows": [
             {"configuration": row.configuration.number, "knobs": row.configuration.knobs}
             | (
-                {"error": row.found.error}
-                if isinstance(row.found, Failed)
-                else {"error": None, **asdict(row.found)}
+                {"error": row.result.error}
+                if isinstance(row.result, Failed)
+                else {"error": None, **asdict(row.result)}
             )
             | {"price": row.price}
             for row in found.rows
@@ -380,7 +384,7 @@ def plan(
     from kvtrace.curves.size import parse_target
     from kvtrace.sim.output import notes_of
     from kvtrace.study.plan import LIST, SOME, Below, Plan, read_prices, stacks_of
-    from kvtrace.study.run import Failed, write
+    from kvtrace.study.run import Failed, write_rows
 
     target = parse_target(target_hit, target_ttft)
     if target is None:
@@ -423,7 +427,7 @@ def plan(
                 log(f"note: {event}: not simulated: {of.error}")
             else:
                 lost[event] = one, of
-    write(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
+    write_rows(output / TABLE, found.study, found.rows, ["kvtrace", "plan", *wanted.argv])
     for note in notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks):
         log(f"note: {note}")
     said = as_json_of(found, output) | {

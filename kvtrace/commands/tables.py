@@ -331,10 +331,13 @@ def models(
         str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")
     ] = None,
     tensor_parallel: TensorParallel = 1,
-    kv_dtype: str | None = option("Dtype of the cache: fp32, fp16, bf16, fp8, int8, fp8_ds_mla."),
+    kv_dtype: str | None = option(
+        "Dtype of the cache: fp32, fp16, bf16, fp8, int8, nvfp4, fp8_ds_mla."
+    ),
     tokens: int = option("Tokens of the prefix to store and read.", 8192),
     chunk: int = option("Tokens a chunk.", 256),
-    page: str = option("Pad each object to pages of this size, such as 4KiB.", "1"),
+    page: str = option("Pad each object to pages of this size, such as 4KiB.", "1B"),
+    memory: str | None = option("Say how long a request fits into so much memory, such as 80GiB."),
     as_json: AsJson = False,
 ) -> None:
     """List the models, or print how many bytes one of them stores and reads, line by line.
@@ -343,7 +346,7 @@ def models(
     kvtrace models
     kvtrace models llama3.1-70b-instruct --tp 8
     kvtrace models gpt-oss-120b --tokens 100000 --chunk 16 --page 4KiB
-    kvtrace models ./config.json --kv-dtype fp8
+    kvtrace models ./config.json --kv-dtype fp8 --memory 80GiB
     """
     from kvtrace.llm import catalogue
 
@@ -352,7 +355,13 @@ def models(
         answer({"models": listing}, lambda: catalogue.listing_document(listing), as_json=as_json)
     else:
         found = catalogue.describe_model(
-            model, kv_dtype, tensor_parallel, tokens, chunk, parse_bytes(page)
+            model,
+            kv_dtype,
+            tensor_parallel,
+            tokens,
+            chunk,
+            parse_bytes(page),
+            None if memory is None else parse_bytes(memory),
         )
         answer(found, lambda: catalogue.document(found), as_json=as_json)
 

@@ -183,6 +183,36 @@ def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
     return tree
 
 
+_SIZES = ("capacity", "bandwidth")
+"""Ends of the names of settings that are bytes, or bytes per second."""
+_LEAST_BARE_BYTES = 1 << 16
+"""Smaller capacities and bandwidths need a unit: they were hardly meant in bytes."""
+
+
+def check_units(settings: list[str] | None) -> list[str] | None:
+    """Return the settings of a command line; ConfigError for a small size without a unit.
+
+    `tiers.cpu.capacity=8` was meant in GiB, and would be 8 bytes.
+    """
+    for setting in settings or ():
+        key, _, text = setting.partition("=")
+        number = text.strip()
+        is_bare = key.strip().endswith(_SIZES) and number.isdigit()
+        if is_bare and 0 < int(number) < _LEAST_BARE_BYTES:
+            raise ConfigError(
+                f"--set {setting}: {number} has no unit; write {number}B, {number}MiB or"
+                f" {number}GiB"
+            )
+    return settings
+
+
+def as_setting(key: str, value: object) -> str:
+    """Return `key=value` as `--set` takes it: sizes in whole bytes get their unit."""
+    if key.endswith(_SIZES) and isinstance(value, int) and value:
+        return f"{key}={value}B"
+    return f"{key}={as_text(value)}"
+
+
 def as_text(value: Any) -> str:
     """Return a value as a command line takes it, and `override` reads it; a dash for none."""
     if value is None:

@@ -46,13 +46,17 @@ class TraceError(KvError):
         """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and
         `column`.
         """
-        self.path, self.row, self.column = path, row, column
+        self.message, self.path, self.row, self.column = message, path, row, column
         place = [str(path)] if path is not None else []
         if row is not None:
             place.append(f"row {row}")
         if column is not None:
             place.append(f"column {column}")
         super().__init__(f"{', '.join(place)}: {message}" if place else message)
+
+    def in_file(self, path: Path) -> TraceError:
+        """Return the same error, in another file: the one that the user named."""
+        return TraceError(self.message, path=path, row=self.row, column=self.column)
 
 
 class DeviceError(KvError):

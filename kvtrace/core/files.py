@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.text import as_utf8
 
 T = TypeVar("T")
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -68,7 +69,8 @@ def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
 def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     """Return the JSON file at `path` as a `kind`.
 
-    TraceError as of `decode_json`, or if it cannot be read.
+    The file is UTF-8, or UTF-16 with a byte order mark. TraceError as of `decode_json`, or if it
+    cannot be read.
     """
     try:
         data = path.read_bytes()
@@ -76,7 +78,7 @@ def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
         raise TraceError("no such file", path=path) from None
     except OSError as error:
         raise TraceError(f"cannot be read: {error.strerror or error}", path=path) from None
-    return decode_json(data, kind, path, misfit=misfit)
+    return decode_json(as_utf8(data), kind, path, misfit=misfit)
 
 
 def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:

@@ -21,6 +21,13 @@ def is_utf16(start: bytes) -> bool:
     return start.startswith(_UTF16_MARKS)
 
 
+def has_byte_order_mark(path: Path) -> bool:
+    """Return whether a file begins with the mark of UTF-8 or UTF-16."""
+    with path.open("rb") as file:
+        start = file.read(len(_UTF8_MARK))
+    return start.startswith(_UTF8_MARK) or is_utf16(start)
+
+
 def as_utf8(data: bytes) -> bytes:
     """Return text, or the start of a text, as UTF-8 without a byte order mark."""
     if is_utf16(data):

@@ -57,9 +57,20 @@ def _parse(text: str, units: dict[str, int], what: str, example: str, default_un
     return value
 
 
+_LEAST_BARE_BYTES = 4096
+"""A page: smaller sizes need a unit."""
+
+
 def parse_bytes(text: str) -> int:
-    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`."""
-    return _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`.
+
+    ConfigError for a small number without a unit: 8 was hardly meant in bytes.
+    """
+    value = _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+    if 0 < value < _LEAST_BARE_BYTES and text.strip()[-1].isdigit():
+        number = text.strip()
+        raise ConfigError(f"{number} has no unit; write {number}B, {number}KiB or {number}GiB")
+    return value
 
 
 def parse_duration_ns(text: str) -> int:
@@ -102,7 +113,11 @@ def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
     """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
 
     def parsed(text: str) -> int:
-        if (value := parse(text)) <= 0:
+        try:
+            value = parse(text)
+        except ConfigError as error:
+            raise ConfigError(f"{option}: {error}") from None
+        if value <= 0:
             raise ConfigError(f"{option} {text}: must be > 0")
         return value
 

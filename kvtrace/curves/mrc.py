@@ -1,7 +1,4 @@
-"""How much DRAM and NVMe a workload needs.
-
-Hits, and bytes read and written, against the capacity of one tier.
-"""
+"""Hit-ratio curves: hits, and bytes read and written, against the capacity of one tier."""
 
 from __future__ import annotations
 
@@ -23,20 +20,17 @@ from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
 from kvtrace.sim.policies import Policy
 
-# Of one sample, if the user says nothing: 20 points then take seconds.
+# Default references of one sample; 20 points then take seconds.
 SAMPLED_REFERENCES = 1_000_000
-# Of all capacities together, up to which the optimum is worked out beside another policy: a second
-# or two.
+# The optimum is computed next to another policy up to this many references over all capacities,
+# which takes a second or two.
 OPTIMAL_REFERENCES = 20_000_000
 SHARES = (0.5, 0.9, 0.95, 0.99, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """What one tier of `capacity_bytes` does with the whole trace.
-
-    Errors are estimates, 0 where all is exact.
-    """
+    """The figures of one tier of `capacity_bytes` over the whole trace; errors are 0 if exact."""
 
     capacity_objects: int
     capacity_bytes: int
@@ -44,29 +38,27 @@ class CurvePoint:
     hit_ratio: float
     hit_ratio_error: float
     optimal_hit_ratio: float | None
-    """What no policy can exceed at this capacity (Belady); null where it was not worked out."""
+    """Upper bound of all policies at this capacity (Belady); null if not computed."""
     read_bytes: int
-    """Served from this tier."""
+    """Bytes served from this tier."""
     passed_bytes: int
-    """That a tier without bounds would serve, and this one leaves to the tier below, or to be
-    computed again.
-    """
+    """Bytes that only an unlimited tier would serve: left to the tier below or recomputed."""
     written_bytes: int
-    """Stored into this tier: every object that was not there."""
+    """Bytes stored into this tier: every object that missed."""
     written_bytes_error: int
 
 
 @dataclass(frozen=True, slots=True)
 class HitCurve:
-    """A curve of points, and the capacity at which given shares of all possible hits are reached.
+    """A curve of points, and the capacities that reach given shares of all possible hits.
 
-    LRU is known at every capacity, so that these are exact; of another policy they are the first
-    points that do, so that less may do as well (`is_at_most`); null if none does.
+    These capacities are exact for LRU, which is known at every capacity. For another policy they
+    are the first sufficient point, so a smaller one may suffice (`is_at_most`); null if none does.
     """
 
     policy: str
     sampling_rate: float
-    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    """Share of the objects in each sample; 1 if all were simulated."""
     object_tokens: int
     object_bytes: int
     requests: int
@@ -102,7 +94,7 @@ def hit_ratio_curve(
         kv_dtype: Element type of the cache. Default: the model's.
         chunk_tokens: Tokens of an object. Default: those of the requests' blocks.
         sample: Share of the objects to simulate for policies other than LRU; 1 is exact. Default:
-            1, or as much as makes a million references.
+            1, or the share with a million references.
 
     Returns:
         One row for each policy and capacity: `policy`, `capacity_bytes`, `capacity_objects`,
@@ -129,7 +121,10 @@ def hit_ratio_curve(
     object_bytes = (chunk_tokens or requests.block_tokens) * bytes_per_token(shape)
     objects = None
     if capacities is not None:
-        sizes = [parse_bytes(of) if isinstance(of, str) else of for of in capacities]
+        sizes = [
+            parse_bytes(capacity) if isinstance(capacity, str) else capacity
+            for capacity in capacities
+        ]
         objects = [size // object_bytes for size in sizes] if object_bytes else None
         if objects is not None and min(objects, default=0) < 1:
             raise ConfigError(f"capacities: an object takes {object_bytes} bytes; none fits")
@@ -175,10 +170,10 @@ def check_policy(name: str) -> str:
         ConfigError: if no policy of one cache has this name.
 
     """
-    # SAE evicts by requests, not by references: it needs a whole simulation.
-    known = [*(str(policy) for policy in Policy if policy is not Policy.SAE), OPTIMAL]
-    if name not in known:
-        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(known)}")
+    # SAE evicts by requests, not by references, so it needs a full simulation.
+    policy_names = [*(str(policy) for policy in Policy if policy is not Policy.SAE), OPTIMAL]
+    if name not in policy_names:
+        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(policy_names)}")
     return name
 
 
@@ -192,85 +187,95 @@ def sweep(
     *,
     objects: Sequence[int] | None = None,
 ) -> HitCurve:
-    """Return `points` points from one object to all of them, log-spaced; or at capacities `objects`.
+    """Return `points` log-spaced points from one object to all, or points at capacities `objects`.
 
     LRU is exact, in one pass. Another policy is simulated at each point, with samples of a share
-    `sample` of the objects; by default with all, or as many as make a million references. Objects
-    are chunks of `chunk_tokens` tokens, or by default the source's own blocks, of all ranks and
-    layers together. As in `gen`, only full chunks are stored: a block that a prompt ends in is no
-    object. Bytes charge every layer for every token.
+    `sample` of the objects; by default all, or the share with a million references. Objects are
+    chunks of `chunk_tokens` tokens, by default the source's blocks, of all ranks and layers
+    together. As in `gen`, only full chunks are stored: the partial block at the end of a prompt is
+    no object. Bytes count every layer for every token.
     """
     requests.check_shared()
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError(
-            "the source names no blocks: say how many tokens a chunk has, with --chunk-tokens"
+            "the source has no block ids: set the tokens of a chunk with --chunk-tokens"
         )
     if policy == Policy.TTL:
-        raise ConfigError(
-            "--policy ttl: what it keeps depends on time more than on capacity; use kvtrace sim"
-        )
+        raise ConfigError("--policy ttl: it depends on time more than on capacity; use kvtrace sim")
     if policy == Policy.LRU and sample is not None:
         raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
     if sample is not None and not 0 < sample <= 1:
-        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+        raise ConfigError(f"--sample {sample:g}: must be > 0 and at most 1 (all objects)")
     tokens = chunk_tokens or requests.block_tokens
     chains = chunk_chains(requests, tokens)
     size = tokens * bytes_per_token(model)
     curve, count = lru_curve(chains), len(chains.tokens)
     if not count:
-        raise ConfigError(f"no prompt fills a chunk of {tokens} tokens: nothing would be cached")
+        raise ConfigError(f"no prompt fills a chunk of {tokens} tokens, so nothing would be cached")
     if objects is None:
         spaced = np.round(np.geomspace(1, count, max(2, points))).astype(np.int64)
         capacities = [int(capacity) for capacity in np.unique(spaced)]
     else:
-        # More than all objects hit no more often.
+        # A capacity beyond all objects has no further hits.
         capacities = [min(capacity, count) for capacity in objects]
     if policy == Policy.LRU:
         exact = (0.0, 0.0, 1.0, curve.references)
-        found = [Estimate(c, int(curve.hits[c]), int(curve.inserts[c]), *exact) for c in capacities]
+        estimates = [
+            Estimate(capacity, int(curve.hits[capacity]), int(curve.inserts[capacity]), *exact)
+            for capacity in capacities
+        ]
     else:
         rate = sample or min(1.0, SAMPLED_REFERENCES / curve.references)
-        found = estimate(chains, capacities, policy, curve, rate=rate)
-    most = int(curve.hits[-1])
-    made = [_point(e, curve.references, most, size) for e in found]
+        estimates = estimate(chains, capacities, policy, curve, rate=rate)
+    max_hits = int(curve.hits[-1])
+    curve_points = [_point(estimated, curve.references, max_hits, size) for estimated in estimates]
     if policy == OPTIMAL:
-        made = [replace(p, optimal_hit_ratio=p.hit_ratio) for p in made]
+        curve_points = [replace(point, optimal_hit_ratio=point.hit_ratio) for point in curve_points]
     elif curve.references * len(capacities) <= OPTIMAL_REFERENCES:
-        best = optimal_uses(chains, capacities)
-        made = [
-            replace(p, optimal_hit_ratio=b.hits / curve.references)
-            for p, b in zip(made, best, strict=True)
+        optimal = optimal_uses(chains, capacities)
+        curve_points = [
+            replace(point, optimal_hit_ratio=bound.hits / curve.references)
+            for point, bound in zip(curve_points, optimal, strict=True)
         ]
-    enough = [_enough(curve, made, share, size, policy) for share in SHARES]
+    enough = [_capacity_for_share(curve, curve_points, share, size, policy) for share in SHARES]
     return HitCurve(
-        policy, found[0].sampling_rate, tokens, size, len(requests), curve.references, made, enough
+        policy,
+        estimates[0].sampling_rate,
+        tokens,
+        size,
+        len(requests),
+        curve.references,
+        curve_points,
+        enough,
     )
 
 
-def _point(found: Estimate, references: int, most: int, size: int) -> CurvePoint:
-    hits = round(found.hits)
+def _point(estimated: Estimate, references: int, max_hits: int, size: int) -> CurvePoint:
+    hits = round(estimated.hits)
     return CurvePoint(
-        found.capacity,
-        found.capacity * size,
+        estimated.capacity,
+        estimated.capacity * size,
         hits,
         hits / references,
-        found.hits_error / references,
+        estimated.hits_error / references,
         None,
         hits * size,
-        (most - hits) * size,
-        round(found.inserts) * size,
-        round(found.inserts_error) * size,
+        (max_hits - hits) * size,
+        round(estimated.inserts) * size,
+        round(estimated.inserts_error) * size,
     )
 
 
-def _enough(
+def _capacity_for_share(
     curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: str
 ) -> dict[str, Any]:
-    wanted = int(np.ceil(share * int(curve.hits[-1])))
+    hits_wanted = int(np.ceil(share * int(curve.hits[-1])))
     if policy == Policy.LRU:
-        capacity: int | None = int(np.searchsorted(curve.hits, wanted))
+        capacity: int | None = int(np.searchsorted(curve.hits, hits_wanted))
     else:
-        capacity = next((p.capacity_objects for p in points if p.hits >= wanted), None)
+        capacity = next(
+            (point.capacity_objects for point in points if point.hits >= hits_wanted), None
+        )
     return {
         "share_of_hits": share,
         "capacity_objects": capacity,

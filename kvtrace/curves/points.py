@@ -1,7 +1,14 @@
-"""One simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects.
+"""A simulation at given capacities of DRAM and NVMe: in full, or of samples of its objects.
 
-And what it came to, as `size` and `study` compare it: hits, tokens saved, and what each tier must
-do by the second of virtual time, and how that wears a drive.
+The result, which `size` and `study` compare, holds hits, saved tokens, the demand on each tier by
+second of simulated time, and the wear of drives.
+
+Estimates from samples (miniature simulation: Waldspurger et al., USENIX ATC 2017):
+
+    simulate all objects without a capacity limit, exactly
+    for each sample of objects (by hash): simulate it with capacities scaled by the sampled share
+    bias = hit ratio of the samples without a limit - exact hit ratio without a limit
+    hit ratio = mean of the samples - bias
 """
 
 from __future__ import annotations
@@ -24,7 +31,7 @@ from kvtrace.core.statistics import (
     nearest_rank,
 )
 from kvtrace.core.units import NS_PER_S
-from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_of
+from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_chains
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
 from kvtrace.sim.chains import Chains, chunk_chains
@@ -34,83 +41,74 @@ from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
 
 ROLES: Final = ("dram", "nvme")
-"""The tiers whose capacity is asked for."""
+"""The tiers with capacities to find."""
 
 Capacities = dict[str, int | None]
-"""Bytes by role, None without a bound; a role that the preset has no tier for is absent."""
+"""Bytes by role; None is unlimited. A role without a tier in the preset is absent."""
 
 
 class Timed:
-    """What has a hit ratio and modelled times to the first token: targets are of both."""
+    """A result with a hit ratio and modelled TTFT, the figures of targets."""
 
     __slots__ = ()
     hit_ratio: float | None
     first_token: dict[str, Any] | None
 
     def first_token_ns(self, quantile: str) -> float | None:
-        """Return a quantile, as the counters name it, of the modelled times.
-
-        Null where it is not known.
-        """
+        """Return a quantile of the modelled TTFT, by its name in the counters; null if unknown."""
         return None if self.first_token is None else self.first_token["with_cache"][quantile]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counted(Timed):
-    """What a load came to, simulated or estimated."""
+    """The figures of a load, simulated or estimated."""
 
     requests: int
     lookups: int
     saved_tokens: int
-    """Prompt tokens that need not be computed again."""
+    """Prompt tokens that are loaded instead of recomputed."""
     input_tokens: int
     span_ns: int
-    """Virtual time that rates refer to."""
+    """Simulated time that rates refer to."""
     tiers: list[TierDemand]
     first_token: dict[str, Any] | None
-    """Modelled times, with and without the cache; null if nothing takes time."""
+    """Modelled TTFT, with and without the cache; null if nothing takes time."""
     stalled_requests: int | None
-    """In which the engine waits for ever.
+    """Requests that never start: their loads exceed a tier that must hold them at once.
 
-    What they load does not fit where it has to be at once; null of samples.
+    Null for samples.
     """
     largest_load_bytes: int
-    """The most that a request loads through such a tier.
+    """Largest load of a request through such a tier: with this capacity, no request stalls.
 
-    With as much of it none stalls. Of samples: the ceiling's.
+    For samples, it is that of the ceiling.
     """
     optimal_hit_ratio: float | None = None
-    """What no policy exceeds with as many bytes in all tiers (Belady).
-
-    Null where it is not known, as of a fleet.
-    """
+    """Upper bound of all policies with the same total capacity (Belady); null if unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Counted):
-    """What the tiers do at given capacities."""
+    """The figures of all tiers at given capacities."""
 
     capacities: Capacities
     sampling_rate: float
-    """The share of the objects in each sample; 1: all were simulated, and nothing is estimated."""
+    """Share of the objects in each sample; 1 if all were simulated."""
     hit_ratio: float
     hit_ratio_error: float
-    """How far it may be off, either way, estimated: 0 if all objects were simulated."""
+    """Estimated error, either way; 0 if all objects were simulated."""
     live_bytes: int | None
-    """At the end, in that tier which holds most of those whose capacity is asked for.
-
-    Null of samples.
-    """
+    """Largest live bytes at the end, of the tiers with a role; null for samples."""
     price: float | None = None
 
 
 Sampled = dict[str, Any]
-"""What one sample of the objects gave: counters of its simulation, and the optimum's hits."""
+"""Counters of the simulation of one sample, with the hits of the optimum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stack:
-    """A load and the stack that serves it, capacities left open."""
+    """A load and the tiers that serve it, without their capacities."""
 
     preset: Preset
     model: ModelShape
@@ -120,8 +118,9 @@ class Stack:
     endurance: Endurance | None = None
 
     def with_chains(self) -> Stack:
-        """Return the same with what its requests ask for worked out, once for all simulations, if
-        they name objects.
+        """Return a copy with the chains of its requests, computed once for all simulations.
+
+        It is unchanged if the requests have no block ids.
         """
         requests = self.load.requests
         if requests is None or not requests.block_tokens or self.preset.entry is not Entry.CHUNK:
@@ -133,41 +132,37 @@ class Stack:
 
     @property
     def roles(self) -> dict[str, int]:
-        """Which tier is the DRAM and which the NVMe whose capacity is asked for, as far as the
-        preset has them.
-        """
+        """The tiers of the preset by role, as indices."""
         return roles_of(self.preset)
 
     @property
     def labels(self) -> dict[str, str]:
-        """The display name of each role's tier."""
-        said, tiers = (
+        """The display name of the tier of each role."""
+        default_labels, tiers = (
             {"dram": "DRAM", "nvme": "NVMe"},
-            {role: self.preset.tiers[t] for role, t in self.roles.items()},
+            {role: self.preset.tiers[index] for role, index in self.roles.items()},
         )
         return {
-            role: tier.name.upper() if is_store(tier) else said[role]
+            role: tier.name.upper() if is_store(tier) else default_labels[role]
             for role, tier in tiers.items()
         }
 
     @property
     def chunk_bytes(self) -> int:
-        """The bytes of a chunk, all ranks together."""
+        """Bytes of a chunk, over all ranks."""
         return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
 
     @property
     def can_sample(self) -> bool:
-        """Whether samples of the objects stand for all.
+        """Whether samples of the objects represent all.
 
-        No time passes, and what is read of one is always all.
-
-        Not of those of what waits to be stored: a queue and a bucket hold so many objects, however
-        few are sampled.
+        They do if nothing takes time, and an object is always read whole. They do not with a store
+        queue, which holds a fixed number of objects, however few are sampled.
         """
         preset = self.preset
         has_wholes = not (preset.decode_read_tokens or preset.partial_chunks)
         is_plain = has_wholes and not any(
-            t.policy is Policy.TTL or t.store_queue for t in preset.tiers
+            tier.policy is Policy.TTL or tier.store_queue for tier in preset.tiers
         )
         is_ordered = (
             self.load.chains is not None and self.load.waits is None and not has_times(preset)
@@ -175,7 +170,7 @@ class Stack:
         return is_ordered and is_plain and len(sizes_of(preset, self.model, self.ranks).pieces) == 1
 
     def at(self, capacities: Capacities, share: float = 1.0) -> Preset:
-        """Return the preset with `capacities`, and of all its tiers a `share`."""
+        """Return the preset with `capacities`, and all of its tiers scaled by `share`."""
         tiers = list(self.preset.tiers)
         for role, capacity in capacities.items():
             tiers[self.roles[role]] = msgspec.structs.replace(
@@ -184,37 +179,39 @@ class Stack:
         if share < 1:
             tiers = [
                 (
-                    t
-                    if t.capacity_bytes is None
-                    else msgspec.structs.replace(t, capacity=round(t.capacity_bytes * share))
+                    tier
+                    if tier.capacity_bytes is None
+                    else msgspec.structs.replace(tier, capacity=round(tier.capacity_bytes * share))
                 )
-                for t in tiers
+                for tier in tiers
             ]
-        least = (
+        min_load_tokens = (
             max(1, round(self.preset.min_load_tokens * share)) if self.preset.min_load_tokens else 0
         )
-        return msgspec.structs.replace(self.preset, tiers=tuple(tiers), min_load_tokens=least)
+        return msgspec.structs.replace(
+            self.preset, tiers=tuple(tiers), min_load_tokens=min_load_tokens
+        )
 
     def simulate(self, capacities: Capacities) -> Point:
-        """Simulate all of the load."""
+        """Simulate the whole load."""
         with Simulation(self.at(capacities), self.model, self.load, ranks=self.ranks) as simulation:
             meter = Meter(simulation)
             simulation.run(meter)
-            found = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
+            result = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
         return Point(
             capacities=capacities,
             sampling_rate=1.0,
-            hit_ratio=found.hit_ratio or 0.0,
+            hit_ratio=result.hit_ratio or 0.0,
             hit_ratio_error=0.0,
-            live_bytes=max(found.live_bytes[t] for t in self.roles.values()),
-            **{field.name: getattr(found, field.name) for field in fields(Counted)},
+            live_bytes=max(result.live_bytes[index] for index in self.roles.values()),
+            **{field.name: getattr(result, field.name) for field in fields(Counted)},
         )
 
     def sample(self, rate: float, seed: int) -> Chains:
         """Return the references to a share `rate` of the objects."""
         if self.load.chains is None:
             raise ValueError("there are no objects to choose from")
-        return sample_of(self.load.chains, max(1, round(rate * HASH_VALUES)), seed)
+        return sample_chains(self.load.chains, max(1, round(rate * HASH_VALUES)), seed)
 
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
@@ -229,31 +226,30 @@ class Stack:
     def estimate(
         self,
         capacities: Capacities,
-        found: Sequence[Sampled],
+        samples: Sequence[Sampled],
         share: float,
         full: Point,
         unlimited: Sequence[Sampled],
     ) -> Point:
-        """Return what the samples `found` suggest.
+        """Return the estimate from `samples` at `capacities`.
 
-        `full` is the simulation of all objects without a bound.
-
-        Without a bound the samples are wrong by what is known exactly, and in nearly the same way
-        with one: so that is taken off. The error is the larger of it and of the half-width of the
-        95 % confidence interval of their mean.
+        `full` is the simulation of all objects without a capacity limit, `unlimited` those of the
+        samples. Their difference is the bias of the samples, which is nearly the same with a limit,
+        and is subtracted. The error is the larger of the bias and the half-width of the 95 %
+        confidence interval of the mean.
         """
-        of_all = _ratios(unlimited, full.lookups * share)
-        off = float(of_all.mean()) - full.hit_ratio
-        ratios = _ratios(found, full.lookups * share)
-        ratio = float(np.clip(ratios.mean() - off, 0.0, full.hit_ratio))
-        optimal = _ratios(found, full.lookups * share, is_optimal=True).mean() - off
-        by_tier = zip(*(of["tiers"] for of in found), strict=True)
+        unlimited_ratios = _ratios(unlimited, full.lookups * share)
+        bias = float(unlimited_ratios.mean()) - full.hit_ratio
+        ratios = _ratios(samples, full.lookups * share)
+        ratio = float(np.clip(ratios.mean() - bias, 0.0, full.hit_ratio))
+        optimal = _ratios(samples, full.lookups * share, is_optimal=True).mean() - bias
+        samples_by_tier = zip(*(tier_samples["tiers"] for tier_samples in samples), strict=True)
         return replace(
             full,
             capacities=capacities,
             sampling_rate=share,
             hit_ratio=ratio,
-            hit_ratio_error=max(abs(off), float(ratios.std(ddof=1) * T95 / np.sqrt(len(found)))),
+            hit_ratio_error=max(abs(bias), float(ratios.std(ddof=1) * T95 / np.sqrt(len(samples)))),
             live_bytes=None,
             stalled_requests=None,
             optimal_hit_ratio=(
@@ -261,42 +257,52 @@ class Stack:
             ),
             saved_tokens=round(ratio * full.lookups) * self.preset.chunk_tokens,
             tiers=[
-                self._estimated(t, of, tier.capacity_bytes, share, full)
-                for t, (of, tier) in enumerate(zip(by_tier, self.at(capacities).tiers, strict=True))
+                self._estimated(index, tier_samples, tier.capacity_bytes, share, full)
+                for index, (tier_samples, tier) in enumerate(
+                    zip(samples_by_tier, self.at(capacities).tiers, strict=True)
+                )
             ],
         )
 
     def _estimated(
         self,
-        t: int,
-        found: Sequence[dict[str, Any]],
+        index: int,
+        samples: Sequence[dict[str, Any]],
         capacity_bytes: int | None,
         share: float,
         full: Point,
     ) -> TierDemand:
-        """Return the demand on tier `t`; how its operations fall into seconds is not known."""
-        counted = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
-        total = {
-            name: round(sum(of[name] for of in found) / len(found) / share) for name in counted
+        """Return the demand on the tier at `index`; samples give no rates by second."""
+        counter_names = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
+        counters = {
+            name: round(
+                sum(sample_counters[name] for sample_counters in samples) / len(samples) / share
+            )
+            for name in counter_names
         }
-        stats = {**total, "name": found[0]["name"], "hit_ratio": total["hits"] / full.lookups}
+        stats = {
+            **counters,
+            "name": samples[0]["name"],
+            "hit_ratio": counters["hits"] / full.lookups,
+        }
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
-        each = sizes.chunk_bytes / sizes.parts
+        bytes_per_op = sizes.chunk_bytes / sizes.parts
         amounts = [
-            total[name] / unit for unit in (1, each) for name in ("read_bytes", "written_bytes")
+            counters[name] / unit
+            for unit in (1, bytes_per_op)
+            for name in ("read_bytes", "written_bytes")
         ]
         rates = Rates(
             *(SecondRate(amount / span_s, None) if span_s else None for amount in amounts)
         )
         return tier_demand(
-            stats, capacity_bytes, rates, self.endurance, is_drive=t == drive_of(self.preset)
+            stats, capacity_bytes, rates, self.endurance, is_drive=index == drive_of(self.preset)
         )
 
     def optimum(self, capacities: Capacities) -> float | None:
-        """Return the hit ratio that no policy exceeds with as many bytes in all tiers, each its own
-        objects (Belady).
+        """Return the upper bound of the hit ratio with the same total capacity (Belady).
 
-        Null where the requests name no objects, or are not all served in the order of the file.
+        Null if the requests have no block ids, or are not all served in the order of the file.
         """
         chains = self.load.chains
         if chains is None or not len(chains.slots) or not self._is_in_order:
@@ -317,24 +323,23 @@ class Stack:
         )
 
     def _room(self, preset: Preset) -> int | None:
-        """Return how many objects all tiers of `preset` hold together; None without a bound."""
+        """Return the number of objects that all tiers of `preset` hold; None if unlimited."""
         limits, _ = tier_limits(preset)
         if UNBOUNDED in limits:
             return None
-        # One that a tier takes may fill it past its limit.
+        # A tier with any capacity accepts one object, even beyond its limit.
         return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
 
 
 def roles_of(preset: Preset) -> dict[str, int]:
-    """Return which tier is the DRAM and which the NVMe, as far as `preset` has them.
-
-    The slowest drive, else store.
-    """
+    """Return the tiers of `preset` by role, as indices; the NVMe is the slowest drive, else store."""
     names = [tier.name.lower() for tier in preset.tiers]
-    dram = next((t for t, name in enumerate(names) if name in DRAM), None)
-    stored = [t for t, name in enumerate(names) if not is_memory(name)]
+    dram = next((index for index, name in enumerate(names) if name in DRAM), None)
+    stored = [index for index, name in enumerate(names) if not is_memory(name)]
     nvme = next(reversed(stored), None) if (drive := drive_of(preset)) is None else drive
-    roles = {role: t for role, t in zip(ROLES, (dram, nvme), strict=True) if t is not None}
+    roles = {
+        role: index for role, index in zip(ROLES, (dram, nvme), strict=True) if index is not None
+    }
     if not roles:
         raise ConfigError(
             f"the tiers {', '.join(names)}: none is DRAM ({', '.join(DRAM)}) nor storage"
@@ -343,36 +348,41 @@ def roles_of(preset: Preset) -> dict[str, int]:
 
 
 def drive_of(preset: Preset) -> int | None:
-    """Return the tier that wears.
+    """Return the tier that wears: the slowest that is neither memory nor an object store.
 
-    The slowest that is neither memory nor an object store; null if there is none.
+    Null if there is none.
     """
-    drives = [t for t, of in enumerate(preset.tiers) if not is_memory(of.name) and not is_store(of)]
+    drives = [
+        index
+        for index, tier in enumerate(preset.tiers)
+        if not is_memory(tier.name) and not is_store(tier)
+    ]
     return drives[-1] if drives else None
 
 
 def is_store(tier: TierSetting) -> bool:
-    """Return whether `tier` is an object store.
-
-    It asks for money by the request, or is called s3.
-    """
+    """Return whether `tier` is an object store: it has prices by request, or is called s3."""
     return tier.has_price or tier.name.lower() == "s3"
 
 
 def _ratios(
-    found: Sequence[Sampled], wanted: float, *, is_optimal: bool = False
+    samples: Sequence[Sampled], expected_references: float, *, is_optimal: bool = False
 ) -> NDArray[np.float64]:
-    """Return the hit ratio that each sample suggests, which should have `wanted` references.
+    """Return the hit ratio of each sample; a sample of its share has `expected_references`.
 
-    If it has more or fewer, that is for a few much used objects, which nearly always hit: the
-    difference is added to the hits (SHARDS-adj).
+    More or fewer references are due to a few hot objects, which nearly always hit, so the difference
+    is added to the hits (SHARDS-adj).
     """
     hits = [
-        of["optimal_hits"] if is_optimal else sum(tier["hits"] for tier in of["tiers"])
-        for of in found
+        sample_counters["optimal_hits"]
+        if is_optimal
+        else sum(tier["hits"] for tier in sample_counters["tiers"])
+        for sample_counters in samples
     ]
-    lookups = [of["lookups"] for of in found]
-    ratios: NDArray[np.float64] = (np.array(hits) + wanted - np.array(lookups)) / wanted
+    lookups = [sample_counters["lookups"] for sample_counters in samples]
+    ratios: NDArray[np.float64] = (
+        np.array(hits) + expected_references - np.array(lookups)
+    ) / expected_references
     return ratios
 
 
@@ -381,88 +391,88 @@ class Simulated(Counted):
     """The figures of one simulation."""
 
     hit_ratio: float | None
-    """Null without look-ups."""
+    """Null without lookups."""
     output_tokens: int
     live_bytes: list[int]
-    """At the end, by tier."""
+    """Live bytes at the end, by tier."""
     load_ns: int
-    """How long requests came for.
+    """Time over which requests arrive.
 
-    A month's costs are of this, so that what falls behind is not the cheaper for it.
+    Monthly costs refer to it, so that a stack that falls behind is not cheaper.
     """
     imbalance: float | None = None
-    """Requests of the busiest node over their mean; null of one node."""
+    """Requests of the busiest node over the mean; null for one node."""
     duplicate_bytes: int | None = None
-    """What nodes of a fleet hold at the end beside the first copy of each object.
-
-    Null of one node.
-    """
+    """Bytes of further copies of objects on the nodes at the end; null for one node."""
     drive_written_bytes: tuple[int, ...] = ()
-    """To each drive that wears, node by node."""
+    """Bytes written to each drive that wears, node by node."""
     hits_back_ns: int | None = None
-    """How long after the first event hits are as before; null without one, or if they never are."""
+    """Time from the first event until hits recover; null without an event, or if they do not."""
     notes: tuple[str, ...] = ()
-    """What to know before these figures are believed."""
+    """Caveats of these figures."""
 
     @property
     def recomputed_tokens(self) -> int:
-        """Prompt tokens that no tier had."""
+        """Prompt tokens that missed in all tiers."""
         return self.input_tokens - self.saved_tokens
 
 
 def simulated(
     simulation: Simulation,
     meter: Meter,
-    asked_ns: int | None,
+    requested_ns: int | None,
     endurance: Endurance | None,
     drive_bytes: int | None = None,
 ) -> Simulated:
-    """Return what `simulation`, which is over, came to; requests arrived over `asked_ns`.
+    """Return the figures of a finished `simulation`; requests arrived over `requested_ns`.
 
-    The drive that wears is as large as its tier, unless `drive_bytes` are said.
+    The drive that wears has the capacity of its tier, unless `drive_bytes` is given.
     """
     preset, stats, span_ns = (
         simulation.preset,
         simulation.stats(),
-        max(asked_ns or 0, simulation.last_io_ns),
+        max(requested_ns or 0, simulation.last_io_ns),
     )
     drive = drive_of(preset)
-    hits, lookups = sum(of["hits"] for of in stats["tiers"]), stats["lookups"]
-    written: tuple[int, ...] = ()
+    hits, lookups = sum(counters["hits"] for counters in stats["tiers"]), stats["lookups"]
+    written_bytes: tuple[int, ...] = ()
     if drive is not None:
-        places, is_one = simulation.places
-        worn = places[is_one[:, drive], drive]
-        # What lay there before the start is not of the load.
-        written = tuple((worn["written_bytes"] - worn["populated_bytes"]).tolist())
+        tiers_by_node, is_own = simulation.places
+        drive_counters = tiers_by_node[is_own[:, drive], drive]
+        # Data populated before the start is not written by the load.
+        written_bytes = tuple(
+            (drive_counters["written_bytes"] - drive_counters["populated_bytes"]).tolist()
+        )
     return Simulated(
         **{
             name: stats[name]
             for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")
         },
         hit_ratio=hits / lookups if lookups else None,
-        # What begins again may compute again what it had computed.
+        # A restarted request may recompute tokens.
         saved_tokens=stats["input_tokens"] - simulation.world.total.missed_tokens,
         span_ns=span_ns,
-        load_ns=asked_ns or span_ns,
+        load_ns=requested_ns or span_ns,
         tiers=[
             tier_demand(
-                *(of, tier.capacity_bytes, rates, endurance),
-                is_drive=t == drive,
+                *(counters, tier.capacity_bytes, rates, endurance),
+                is_drive=index == drive,
                 drive_bytes=drive_bytes,
                 instances=preset.fleet.instances(tier.scope),
             )
-            for t, (of, tier, rates) in enumerate(
+            for index, (counters, tier, rates) in enumerate(
                 zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
             )
         ],
-        live_bytes=[of["live_bytes"] for of in stats["tiers"]],
+        live_bytes=[counters["live_bytes"] for counters in stats["tiers"]],
         stalled_requests=stats.get("stalled_requests", 0),
         largest_load_bytes=simulation.world.total.largest_load,
         imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
         duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
-        drive_written_bytes=written,
+        drive_written_bytes=written_bytes,
         hits_back_ns=next(
-            (of["hits_back_ns"] for of in stats.get("incidents", {}).get("around", [])), None
+            (counters["hits_back_ns"] for counters in stats.get("incidents", {}).get("around", [])),
+            None,
         ),
     )
 
@@ -473,12 +483,12 @@ class SecondRate:
 
     mean: float
     p99_second: float | None
-    """Null where fewer than a hundred seconds, or samples of the objects, do not tell."""
+    """Null for fewer than a hundred seconds, or samples of the objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Rates of one tier; an operation is one object read or written. Null where no time passes."""
+    """Rates of one tier; an operation is one object read or written. Null if no time passes."""
 
     read_bytes_per_s: SecondRate | None
     write_bytes_per_s: SecondRate | None
@@ -490,7 +500,7 @@ class Rates:
 class TierDemand:
     """Demand on one tier over the whole load.
 
-    Rates leave out what was populated before the start.
+    Rates exclude data populated before the start.
     """
 
     name: str
@@ -503,54 +513,44 @@ class TierDemand:
     populated_bytes: int
     rates: Rates
     drive_writes_per_day: float | None
-    """What is written a day at this rate over the drive's size.
-
-    Null if that is not known, or the tier is no drive.
-    """
+    """DWPD at this rate; null if the drive's size is unknown, or the tier is no drive."""
     life_years: float | None
-    """At the endurance that was stated.
+    """Drive life at the given endurance.
 
-    Null without one, if nothing is written, or if the tier is no drive.
+    Null without one, without writes, or if the tier is no drive.
     """
     instances: int = 1
-    """How many of it there are in a fleet.
-
-    Figures are of all of them together, but for the capacity and the wear.
-    """
+    """Number of instances in a fleet; figures are totals, except capacity and wear."""
 
     @property
     def total_bytes(self) -> int | None:
-        """The capacity of all instances together; null without a bound."""
+        """Capacity of all instances together; null if unlimited."""
         return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures by their names in tables, rates by the mean and by the p99 of
-        per-second values.
-        """
-        found = {name: getattr(self, name) for name in self.__slots__ if name != "rates"}
+        """Return the figures by their names in tables: rates as mean and peak (p99 second)."""
+        figures_by_name = {name: getattr(self, name) for name in self.__slots__ if name != "rates"}
         for name in Rates.__slots__:
             rate: SecondRate | None = getattr(self.rates, name)
-            found[name] = None if rate is None else rate.mean
-            found[f"p99_second_{name}"] = None if rate is None else rate.p99_second
-        return found
+            figures_by_name[name] = None if rate is None else rate.mean
+            figures_by_name[f"p99_second_{name}"] = None if rate is None else rate.p99_second
+        return figures_by_name
 
 
 class Meter:
-    """A sink of a simulation that has each tier's demand counted by the second, and keeps nothing
-    else.
-    """
+    """A sink of a simulation that counts the demand on each tier by second, and keeps no rows."""
 
     def __init__(self, simulation: Simulation, *, keeps_rows: bool = False) -> None:
-        """Count what `simulation` makes.
+        """Count the demand of `simulation`.
 
-        Rows are not made, unless they are kept, or incidents are told by them.
+        Rows are not generated, unless they are kept or needed for incidents.
         """
         self._simulation, world = simulation, simulation.world
         simulation.count_seconds(64)
         world.knobs.is_counted_alone = not keeps_rows and not len(world.lookup_outcomes)
 
     def __call__(self, flush: Flush) -> None:
-        """Give the memory of the rows back."""
+        """Return the memory of the rows to the simulation."""
         self._simulation.give_back(flush)
 
     def rates(self, span_ns: int) -> list[Rates]:
@@ -566,12 +566,12 @@ class Meter:
         return [
             Rates(
                 *(
-                    _rate(by_tier[t, way, what], span_ns / NS_PER_S)
-                    for what in (0, 1)
-                    for way in (0, 1)
+                    _rate(by_tier[index, is_write, is_count], span_ns / NS_PER_S)
+                    for is_count in (0, 1)
+                    for is_write in (0, 1)
                 )
             )
-            for t in range(len(by_tier))
+            for index in range(len(by_tier))
         ]
 
 
@@ -597,14 +597,13 @@ def tier_demand(
 ) -> TierDemand:
     """Return the demand on a tier with the counters `stats`, at `rates`.
 
-    What is no drive does not wear.
-
-    The drive is as large as the tier, unless its size is said; each instance of the tier has one.
+    Only a drive wears. It has the capacity of the tier, unless `drive_bytes` is given; each instance
+    of the tier has one drive.
     """
-    worn_bytes, per_day = drive_bytes or capacity_bytes, None
+    drive_size, bytes_per_day = drive_bytes or capacity_bytes, None
     if is_drive and rates.write_bytes_per_s is not None:
-        per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
-    counted = (
+        bytes_per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
+    counter_names = (
         "name",
         "hits",
         "hit_ratio",
@@ -614,14 +613,16 @@ def tier_demand(
         "populated_bytes",
     )
     return TierDemand(
-        **{name: stats[name] for name in counted},
+        **{name: stats[name] for name in counter_names},
         capacity_bytes=capacity_bytes,
         rates=rates,
-        drive_writes_per_day=per_day / worn_bytes if per_day is not None and worn_bytes else None,
+        drive_writes_per_day=bytes_per_day / drive_size
+        if bytes_per_day is not None and drive_size
+        else None,
         life_years=(
             None
-            if per_day is None or endurance is None
-            else endurance.life_years(worn_bytes, per_day)
+            if bytes_per_day is None or endurance is None
+            else endurance.life_years(drive_size, bytes_per_day)
         ),
         instances=instances,
     )

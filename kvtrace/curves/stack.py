@@ -1,15 +1,25 @@
-"""Compute hits and inserts of one cache by capacity, for LRU at every capacity in one pass.
+"""Hits and inserts of one cache by capacity: LRU at every capacity in one pass, others simulated.
 
-No policy can exceed Belady's optimum, which knows all references beforehand: a full cache gives up
-what is used next the latest, the incoming object included, which is then not stored; what is not
-used again is not stored at all (L. A. Belady, IBM Systems Journal, 1966; R. L. Mattson et al.,
-1970). Objects are of one size. Prompts are prefixes, so that a later block of a prompt is never
-used before an earlier one: the optimum gives up the later ones first, and all that it finds is in
-the leading run of a request.
+LRU by stack distance (Mattson et al., Evaluation techniques for storage hierarchies, 1970):
 
-Where the whole takes too long, samples of the objects estimate both. An object is in a sample if
-its hash says so, and so are then all references to it, served by a cache smaller by the same share
-(spatial sampling: Waldspurger et al., SHARDS, FAST 2015).
+    for each reference: distance = distinct objects since the last one to the object, plus 1
+    prefix distance = largest distance so far in its request
+    a cache of c objects holds the object if distance <= c, and it is a hit if prefix distance <= c
+
+Belady's optimum (L. A. Belady, IBM Systems Journal, 1966), which no policy exceeds:
+
+    for each reference: next = time of the next reference to the object
+    a missing object that is used again is inserted
+    a full cache evicts the object with the latest next use, which may be the incoming one
+
+Objects have one size. Prompts are prefixes, so a later block is never used before an earlier one:
+the optimum evicts later blocks first, and all its hits are in the leading run of a request.
+
+Spatial sampling estimates both if a full pass takes too long (Waldspurger et al., SHARDS, FAST
+2015):
+
+    an object is in a sample if its hash is below a threshold; so are all references to it
+    simulate a cache that is smaller by the same share; scale the results up
 """
 
 from __future__ import annotations
@@ -33,9 +43,9 @@ class Uses:
     """Hits and inserts of one cache over all references."""
 
     hits: int
-    """References in the leading run of their request."""
+    """References in the leading run of hits of their request."""
     inserts: int
-    """References that were not there, and were inserted."""
+    """References that missed and were inserted."""
 
 
 _use_tier = function("curve_use_tier", StructAt, I8)
@@ -53,12 +63,11 @@ def policy_uses(
 ) -> list[Uses]:
     """Return hits and inserts of a cache with `policy` over `chains`, for each capacity.
 
-    None is an unlimited capacity.
-    Capacities are in objects, or in whatever `sizes` gives for each object. Each request touches
-    its objects in order: one that is there is used, one that is not is inserted, after as many as
-    must have left; one larger than the cache is not inserted. Hits are the leading run of each
-    request: the objects found there before the first that is not. Only TTL looks at `arrival_ns`,
-    the time of each request, and `ttl_ns`. OPTIMAL is Belady's optimum, for objects of one size.
+    None is an unlimited capacity. Capacities are in objects, or in the unit of `sizes`. Each request
+    references its objects in order: a present one is used, a missing one is inserted after the
+    evictions that it needs; one larger than the cache is not inserted. Hits are the leading run of
+    present objects of each request. Only TTL uses `arrival_ns` (time of each request) and `ttl_ns`.
+    OPTIMAL is Belady's optimum, for objects of one size.
     """
     if policy == OPTIMAL:
         if sizes is not None:
@@ -74,7 +83,7 @@ def policy_uses(
         return [Uses(int(curve.hits[place]), int(curve.inserts[place])) for place in places]
     sizes = np.ones(count, np.int64) if sizes is None else sizes
     arrival_ns = np.zeros(len(chains.offsets) - 1, np.int64) if arrival_ns is None else arrival_ns
-    found = []
+    uses_by_capacity = []
     for capacity in capacities:
         limit, uses = UNBOUNDED if capacity is None else capacity, np.zeros(2, np.int64)
         world = World(
@@ -88,8 +97,8 @@ def policy_uses(
         world.tiers["ttl_ns"] = ttl_ns
         set_policies(world, [policy])
         _use_tier(world, uses)
-        found.append(Uses(*uses.tolist()))
-    return found
+        uses_by_capacity.append(Uses(*uses.tolist()))
+    return uses_by_capacity
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +109,30 @@ class LruCurve:
     hits: NDArray[np.int64]
     """References in the leading run of their request."""
     inserts: NDArray[np.int64]
-    """References that were not there, and were inserted."""
+    """References that missed and were inserted."""
 
 
 def lru_curve(chains: Chains) -> LruCurve:
     """Return hits and inserts of LRU over `chains` at every capacity, exactly, in one pass.
 
-    LRU is a stack algorithm: a cache of c objects holds those whose stack distance (the number of
-    distinct objects since, itself included) is at most c. A reference is in the leading run if that
-    is so of it and of all before it in its request, that is, if the largest distance so far is at
-    most c. (Mattson et al., 1970.)
+    The module describes the algorithm.
     """
     count, references, requests = len(chains.tokens), len(chains.slots), len(chains.offsets) - 1
-    # By distance: of references, as the largest so far in their request and by itself; the last is
-    # that of first ones.
-    leading, own = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
+    # References by prefix distance, and by distance; the last entry counts first references.
+    by_prefix_distance, by_distance = np.zeros(count + 2, np.int64), np.zeros(count + 2, np.int64)
     tree, last = np.zeros(references + 1, np.int32), np.full(count, NONE)
     _find_distances(
-        chains.offsets, requests, chains.slots, references, count, tree, last, leading, own
+        chains.offsets,
+        requests,
+        chains.slots,
+        references,
+        count,
+        tree,
+        last,
+        by_prefix_distance,
+        by_distance,
     )
-    hits, present = np.cumsum(leading[:-1]), np.cumsum(own[:-1])
+    hits, present = np.cumsum(by_prefix_distance[:-1]), np.cumsum(by_distance[:-1])
     return LruCurve(len(chains.slots), hits, len(chains.slots) - present)
 
 
@@ -138,7 +151,7 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
     references, count = len(chains.slots), len(chains.tokens)
     following = np.empty(references, np.int64)
     _find_following(chains.slots, references, np.full(count, NONE), following)
-    found = []
+    uses_by_capacity = []
     for capacity in capacities:
         limit = UNBOUNDED if capacity is None else capacity
         live, heap, uses = (
@@ -148,14 +161,14 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
         )
         requests = len(chains.offsets) - 1
         _use_optimally(chains.offsets, requests, chains.slots, following, live, heap, limit, uses)
-        found.append(Uses(*uses.tolist()))
-    return found
+        uses_by_capacity.append(Uses(*uses.tolist()))
+    return uses_by_capacity
 
 
 _sample_chains = function("curve_sample_chains", I8, int, I4, int, int, int, int, I4, I8, I4)
 HASH_VALUES = 2**24
 SAMPLES = 4
-# Of Student's t with SAMPLES - 1 degrees of freedom: 95 % of all values lie within.
+# Student's t with SAMPLES - 1 degrees of freedom, two-sided 95 %.
 T95 = 3.182
 
 
@@ -178,15 +191,17 @@ class Estimate:
 def estimate(
     chains: Chains, capacities: Sequence[int], policy: str, lru: LruCurve, *, rate: float
 ) -> list[Estimate]:
-    """Estimate what a cache with `policy` does at each capacity in objects, from samples of a share
-    `rate` each.
+    """Estimate the uses of a cache with `policy` at each capacity, from samples of a share `rate`.
 
-    `lru` is what LRU does with the same references, which is known exactly. Samples that hold too
-    few of the much used objects, or too many, are wrong on LRU in nearly the same way, and so that
-    is taken off. The error is the larger of what was taken off and of the half-width of the 95 %
-    confidence interval of the mean of SAMPLES samples. A leading run is that of the sampled objects
-    of a request, which is longer than the true one where a cache keeps later objects of a prompt
-    and not earlier ones; of that, too, what LRU has is taken off.
+    `lru` is the exact result of LRU, which serves as a control variate:
+
+        bias = result of LRU in the samples - exact result of LRU
+        estimate = mean result of the policy in the samples - bias
+        error = max(|bias|, half-width of the 95 % interval of the mean of SAMPLES samples)
+
+    Samples with too few or too many of the hot objects are wrong for LRU in nearly the same way. So
+    are leading runs, which are longer among sampled objects if a cache keeps later objects of a
+    prompt but not earlier ones. Source: own reasoning.
     """
     if policy == Policy.TTL:
         raise ValueError("ttl depends on time, not on capacity alone: use policy_uses")
@@ -194,58 +209,67 @@ def estimate(
         raise ValueError(f"rate(={rate}) must be in (0, 1]")
     below = max(1, round(rate * HASH_VALUES))
     if below == HASH_VALUES:
-        found = policy_uses(chains, capacities, policy)
+        exact_uses = policy_uses(chains, capacities, policy)
         return [
-            Estimate(c, u.hits, u.inserts, 0.0, 0.0, 1.0, len(chains.slots))
-            for c, u in zip(capacities, found, strict=True)
+            Estimate(capacity, uses.hits, uses.inserts, 0.0, 0.0, 1.0, len(chains.slots))
+            for capacity, uses in zip(capacities, exact_uses, strict=True)
         ]
-    samples = [sample_of(chains, below, seed) for seed in range(SAMPLES)]
-    share, references = below / HASH_VALUES, sum(len(s.slots) for s in samples)
-    # The optimum does not store what is not used again: of what it inserts LRU tells nothing.
-    told = np.array([1, policy != OPTIMAL])
-    most = (float(lru.hits[-1]), lru.references - float(lru.inserts[-1]) * told[1])
-    of = len(chains.slots), share, capacities
-    values = [np.array([_scaled(s, *of, each) for s in samples]) for each in (policy, Policy.LRU)]
-    at = np.array(capacities)
-    exact = np.stack([lru.hits[at], lru.references - lru.inserts[at]], axis=1)
-    ours, theirs = (v.mean(axis=0) for v in values)
-    spread = (values[0] - values[1] * told).std(axis=0, ddof=1) * T95 / np.sqrt(SAMPLES)
-    error = np.maximum(spread, np.abs(exact - theirs))
-    mean = np.clip(ours + (exact - theirs) * told, 0.0, most)
+    samples = [sample_chains(chains, below, seed) for seed in range(SAMPLES)]
+    share, references = below / HASH_VALUES, sum(len(sample.slots) for sample in samples)
+    # The optimum does not insert objects that are not used again, so LRU has another bias there.
+    has_lru_bias = np.array([1, policy != OPTIMAL])
+    max_references = (
+        float(lru.hits[-1]),
+        lru.references - float(lru.inserts[-1]) * has_lru_bias[1],
+    )
+    sampling = len(chains.slots), share, capacities
+    values = [
+        np.array([_scaled_references(sample, *sampling, policy_name) for sample in samples])
+        for policy_name in (policy, Policy.LRU)
+    ]
+    places = np.array(capacities)
+    exact = np.stack([lru.hits[places], lru.references - lru.inserts[places]], axis=1)
+    sampled_policy, sampled_lru = (sample_values.mean(axis=0) for sample_values in values)
+    spread = (values[0] - values[1] * has_lru_bias).std(axis=0, ddof=1) * T95 / np.sqrt(SAMPLES)
+    error = np.maximum(spread, np.abs(exact - sampled_lru))
+    mean = np.clip(sampled_policy + (exact - sampled_lru) * has_lru_bias, 0.0, max_references)
     return [
         Estimate(
-            c,
-            float(m[0]),
-            lru.references - float(m[1]),
-            float(e[0]),
-            float(e[1]),
+            capacity,
+            float(means[0]),
+            lru.references - float(means[1]),
+            float(errors[0]),
+            float(errors[1]),
             share,
             references,
         )
-        for c, m, e in zip(capacities, mean, error, strict=True)
+        for capacity, means, errors in zip(capacities, mean, error, strict=True)
     ]
 
 
-def _scaled(
+def _scaled_references(
     sample: Chains, references: int, share: float, capacities: Sequence[int], policy: str
 ) -> NDArray[np.float64]:
-    """Return the estimated references in a leading run, and present ones: [capacities, 2].
+    """Return the estimated hits and present references, of shape [capacities, 2].
 
-    If a sample has more references than its share, or fewer, that is for a few much used objects,
-    which nearly always hit: so the difference is taken off both, or added (the same paper's
-    SHARDS-adj).
+    A sample with more or fewer references than its share differs by a few hot objects, which nearly
+    always hit. So the difference is corrected in both (SHARDS-adj of the same paper).
     """
-    found: list[Uses] = policy_uses(sample, [max(1, round(c * share)) for c in capacities], policy)
+    sample_uses: list[Uses] = policy_uses(
+        sample, [max(1, round(capacity * share)) for capacity in capacities], policy
+    )
     missing = references * share - len(sample.slots)
-    there = [(u.hits + missing, len(sample.slots) - u.inserts + missing) for u in found]
-    scaled: NDArray[np.float64] = np.array(there) / share
+    present = [
+        (uses.hits + missing, len(sample.slots) - uses.inserts + missing) for uses in sample_uses
+    ]
+    scaled: NDArray[np.float64] = np.array(present) / share
     return scaled
 
 
-def sample_of(chains: Chains, below: int, seed: int) -> Chains:
-    """Return the references to the objects whose hash is one of the first `below` of HASH_VALUES."""
+def sample_chains(chains: Chains, below: int, seed: int) -> Chains:
+    """Return the references to objects with a hash below `below` (of HASH_VALUES)."""
     requests, objects = len(chains.offsets) - 1, len(chains.tokens)
-    offsets, kept, number = (
+    offsets, slots, number = (
         np.empty_like(chains.offsets),
         np.empty_like(chains.slots),
         np.empty(objects, np.int32),
@@ -260,6 +284,6 @@ def sample_of(chains: Chains, below: int, seed: int) -> Chains:
         HASH_VALUES,
         number,
         offsets,
-        kept,
+        slots,
     )
-    return Chains(offsets, kept[: offsets[-1]].copy(), chains.tokens[number != NONE])
+    return Chains(offsets, slots[: offsets[-1]].copy(), chains.tokens[number != NONE])

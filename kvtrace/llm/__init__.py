@@ -1,1 +1,1 @@
-"""How many bytes a token takes: the arithmetic of a model's KV cache."""
+"""The arithmetic of a model's KV cache: bytes a token, stored and read."""

@@ -27,7 +27,7 @@ from kvtrace.core.document.document import (
     columns_of,
 )
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import counted, format_count, format_io_size
+from kvtrace.core.units import counted, format_bytes, format_count, format_io_size
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.huggingface import read_model
 
@@ -58,18 +58,18 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     models, path = load_models(), Path(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
-    # Its maker, its case and how it was tuned do not count.
-    own = (
+    # Maker, case and tuning suffix are ignored.
+    known_name = (
         name
         if name in models
-        else next((own for own in models if _plain(own) == _plain(name)), None)
+        else next((known_name for known_name in models if _plain(known_name) == _plain(name)), None)
     )
-    if own is not None:
+    if known_name is not None:
         if kv_dtype is None:
-            return models[own]
-        # Recurrent states and indexers keep theirs.
+            return models[known_name]
+        # Recurrent states and indexers keep their dtype.
         changed: shapes.ModelShape = msgspec.structs.replace(
-            models[own], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
+            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
         )
         shapes.check(changed, "--kv-dtype")
         return changed
@@ -93,17 +93,14 @@ def _plain(name: str) -> str:
 
 
 def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None:
-    """Return the model that a source's `origin` names and its shape.
+    """Return name and shape of the model in a source's `origin`; None without bytes a token.
 
-    None if it does not say what a token takes.
-
-    Of the shape only the bytes are known, and those of one rank: each of several ranks stores as
-    many.
+    The shape has only the bytes of one rank; each of several ranks stores as many.
     """
-    said = origin.get("model") or (origin.get("of") or {}).get("model")
-    if not isinstance(said, dict):
+    logged = origin.get("model") or (origin.get("of") or {}).get("model")
+    if not isinstance(logged, dict):
         return None
-    name, size = str(said.get("name") or "unnamed"), said.get("kv_bytes_per_token_per_rank")
+    name, size = str(logged.get("name") or "unnamed"), logged.get("kv_bytes_per_token_per_rank")
     if not isinstance(size, int) or size <= 1:
         return None
     group = shapes.Full(layers=1, kv_heads=1, head_dim=size // 2, value_dim=size - size // 2)
@@ -121,14 +118,14 @@ def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None
     )
     shapes.check(shape, f"the logged model {name}")
     try:
-        known = find_model(name)
+        known_model = find_model(name)
     except ConfigError:
         return name, shape
     weights = {
-        n: getattr(known, n)
+        n: getattr(known_model, n)
         for n in ("parameters", "active_parameters", "weight_bytes", "max_context_tokens")
     }
-    return name, msgspec.structs.replace(shape, computed_as=known.groups, **weights)
+    return name, msgspec.structs.replace(shape, computed_as=known_model.groups, **weights)
 
 
 # Prefixes and pages longer than these are mistakes, and their products would not fit 64 bits.
@@ -158,6 +155,7 @@ def _token_bytes(model: shapes.ModelShape) -> dict[str, int]:
         "growing_bytes_per_token",
         "windowed_bytes_per_token",
         "state_bytes",
+        "fixed_bytes",
     )
     return {name: getattr(shapes, name)(model) for name in sizes}
 
@@ -168,7 +166,11 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
         "growing_bytes_per_token": "growing, B/token",
         "windowed_bytes_per_token": "windowed, B/token",
     }
-    headings = bytes_of | {"state_bytes": "state, B", "max_context_tokens": "context, tokens"}
+    headings = bytes_of | {
+        "state_bytes": "state, B",
+        "fixed_bytes": "fixed, B/request",
+        "max_context_tokens": "context, tokens",
+    }
     columns = columns_of("text: name = model; count: layers; text: kv_dtype = dtype")
     columns += [ReportColumn(name, heading, Unit.COUNT) for name, heading in headings.items()]
     rows = [[model[column.name] or None for column in columns] for model in models]
@@ -177,10 +179,16 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
 
 
 def describe_model(
-    name: str, kv_dtype: str | None, ranks: int, tokens: int, chunk_tokens: int, page_bytes: int
+    name: str,
+    kv_dtype: str | None,
+    ranks: int,
+    tokens: int,
+    chunk_tokens: int,
+    page_bytes: int,
+    memory_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of
-    `chunk_tokens`.
+    `chunk_tokens`, and how long a request fits into `memory_bytes`.
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
@@ -189,9 +197,9 @@ def describe_model(
         "--chunk": (chunk_tokens, MOST_TOKENS),
         "--page": (page_bytes, MOST_PAGE_BYTES),
     }
-    for option, (value, most) in limits.items():
-        if not 0 < value <= most:
-            raise ConfigError(f"{option} {value}: must be > 0, and at most {most}")
+    for option, (value, maximum) in limits.items():
+        if not 0 < value <= maximum:
+            raise ConfigError(f"{option} {value}: must be > 0 and at most {maximum}")
     model = find_model(name, kv_dtype)
     options: dict[str, Any] = {
         "ranks": ranks,
@@ -211,6 +219,7 @@ def describe_model(
         "max_context_tokens": model.max_context_tokens,
         "groups": [_group(model, g, ranks) for g in model.groups],
         **_token_bytes(model),
+        **_fit(model, memory_bytes),
         "ranks": ranks,
         "bytes_per_token_per_rank": shapes.bytes_per_token_per_rank(model, ranks),
         "state_bytes_per_rank": shapes.state_bytes(model, ranks),
@@ -239,24 +248,43 @@ def describe_model(
     }
 
 
-def _group(model: shapes.ModelShape, group: Any, ranks: int) -> dict[str, Any]:
-    is_state = isinstance(group, shapes.Recurrent)
-    name, size = (
-        ("state_bytes", group.state_bytes) if is_state else ("bytes_per_token", group.token_bytes)
-    )
-    of = () if is_state else (model.kv_dtype,)
-    return {
-        **msgspec.to_builtins(group),
-        name: size(*of, 1),
-        f"{name}_per_rank": size(*of, ranks),
-        "formula": group.formula(*of, 1),
-        "formula_per_rank": group.formula(*of, ranks),
-    }
+def _fit(model: shapes.ModelShape, memory_bytes: int | None) -> dict[str, int | None]:
+    if memory_bytes is None:
+        return {}
+    fits = shapes.tokens_that_fit(model, memory_bytes)
+    return {"memory_bytes": memory_bytes, "tokens_that_fit": fits}
+
+
+def _group(model: shapes.ModelShape, group: shapes.Layers, ranks: int) -> dict[str, Any]:
+    """Return a group of layers with its bytes, and the formula of these, of one rank and of all."""
+    dtype = model.kv_dtype
+    if isinstance(group, shapes.CompressorState):
+        size = group.state_bytes(dtype)
+        sizes = {"state_bytes": size, "state_bytes_per_rank": size}
+        formulas = (group.formula(dtype), group.formula(dtype))
+    elif isinstance(group, shapes.Recurrent):
+        sizes = {
+            "state_bytes": group.state_bytes(1),
+            "state_bytes_per_rank": group.state_bytes(ranks),
+        }
+        formulas = (group.formula(1), group.formula(ranks))
+    else:
+        sizes = {
+            "bytes_per_token": group.token_bytes(dtype, 1),
+            "bytes_per_token_per_rank": group.token_bytes(dtype, ranks),
+        }
+        formulas = (group.formula(dtype, 1), group.formula(dtype, ranks))
+    fields: dict[str, Any] = msgspec.to_builtins(group) | sizes
+    return fields | {"formula": formulas[0], "formula_per_rank": formulas[1]}
 
 
 def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
-    held = (g for g in model.groups if not isinstance(g, shapes.Latent | shapes.Indexer))
-    counts = {g.heads if isinstance(g, shapes.Recurrent) else g.kv_heads for g in held}
+    counts = set()
+    for group in model.groups:
+        if isinstance(group, shapes.Recurrent):
+            counts.add(group.heads)
+        elif isinstance(group, shapes.Full | shapes.Sliding | shapes.Chunked):
+            counts.add(group.kv_heads)
     return [
         f"{heads} heads do not split evenly over {ranks} ranks, which engines refuse: each rank is"
         f" charged {shapes.share(heads, ranks)}"
@@ -265,47 +293,74 @@ def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
     ]
 
 
-def document(d: dict[str, Any]) -> Document:
+def document(description: dict[str, Any]) -> Document:
     """Return `describe_model` as a document: a token's bytes, a chunk's, and a prefix's."""
-    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(d, "")])]
-    if d["ranks"] > 1:
-        total = d["bytes_per_token_per_rank"] * d["stored_ranks"]
-        who = (
+    chapters = [Chapter("A token, before any tensor-parallel split", [_layers(description, "")])]
+    if description["ranks"] > 1:
+        total = description["bytes_per_token_per_rank"] * description["stored_ranks"]
+        storing_ranks = (
             "rank 0 stores, the same latent on all"
-            if d["stored_ranks"] < d["ranks"]
-            else f"{d['ranks']} ranks store"
+            if description["stored_ranks"] < description["ranks"]
+            else f"{description['ranks']} ranks store"
         )
         stored = (
-            f"{who}: {format_count(total)} B a token, replication factor"
-            f" {d['replication_factor']:g}"
+            f"{storing_ranks}: {format_count(total)} B a token, replication factor"
+            f" {description['replication_factor']:g}"
         )
         chapters.append(
             Chapter(
-                f"A token on each of {d['ranks']} tensor-parallel ranks",
-                [_layers(d, "_per_rank")],
+                f"A token on each of {description['ranks']} tensor-parallel ranks",
+                [_layers(description, "_per_rank")],
                 [stored],
             )
         )
-    page = "" if d["page_bytes"] == 1 else f", padded to pages of {format_io_size(d['page_bytes'])}"
-    rest = d["tokens"] - d["chunks"] * d["chunk_tokens"]
-    left = f"; {format_count(rest)} tokens fill no chunk and are not stored" if rest else ""
-    prefix = f"A prefix of {counted(d['tokens'], 'token')}: {counted(d['chunks'], 'chunk')}{left}"
-    needs = ", ".join(f"{p['kind']} {format_count(p['needed_chunks'])}" for p in d["pieces"])
-    is_windowed = d["read_bytes"] != d["stored_dense_bytes"]
+    page = (
+        ""
+        if description["page_bytes"] == 1
+        else f", padded to pages of {format_io_size(description['page_bytes'])}"
+    )
+    remainder = description["tokens"] - description["chunks"] * description["chunk_tokens"]
+    remainder_text = (
+        f"; {format_count(remainder)} tokens fill no chunk and are not stored" if remainder else ""
+    )
+    prefix = f"A prefix of {counted(description['tokens'], 'token')}: {counted(description['chunks'], 'chunk')}{remainder_text}"
+    needs = ", ".join(
+        f"{p['kind']} {format_count(p['needed_chunks'])}" for p in description["pieces"]
+    )
+    is_windowed = description["read_bytes"] != description["stored_dense_bytes"]
     # All ranks together.
-    sizes = {name: d[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")}
+    sizes = {
+        name: description[f"{name}_bytes"] for name in ("stored_dense", "stored_windowed", "read")
+    }
     if sizes["stored_windowed"] == sizes["stored_dense"]:
         del sizes["stored_windowed"]
     rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
-    taken = ReportTable("", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows)
-    chapters += [
-        Chapter(f"A chunk of {counted(d['chunk_tokens'], 'token')}{page}", [_objects(d)]),
-        Chapter(prefix, [taken], [f"chunks that a read needs: {needs}"] if is_windowed else []),
-    ]
-    headline = (
-        f"KV cache in {d['kv_dtype']}, context up to {format_count(d['max_context_tokens'])} tokens"
+    size_table = ReportTable(
+        "", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows
     )
-    return Document(d["model"], f"{headline}\nfrom {d['source']}", chapters, d["notes"])
+    chapters += [
+        Chapter(
+            f"A chunk of {counted(description['chunk_tokens'], 'token')}{page}",
+            [_objects(description)],
+        ),
+        Chapter(
+            prefix, [size_table], [f"chunks that a read needs: {needs}"] if is_windowed else []
+        ),
+    ]
+    headline = f"KV cache in {description['kv_dtype']}: {format_count(description['growing_bytes_per_token'])} B a token"
+    if description["fixed_bytes"]:
+        headline += f", and {format_bytes(description['fixed_bytes'])} fixed a request"
+    headline += f"; context up to {format_count(description['max_context_tokens'])} tokens"
+    if "memory_bytes" in description:
+        fits = description["tokens_that_fit"]
+        longest = "every length" if fits is None else f"one request of {format_count(fits)} tokens"
+        headline += f"\n{format_io_size(description['memory_bytes'])} holds {longest}"
+    return Document(
+        description["model"],
+        f"{headline}\nfrom {description['source']}",
+        chapters,
+        description["notes"],
+    )
 
 
 def _layers(d: dict[str, Any], suffix: str) -> ReportTable:

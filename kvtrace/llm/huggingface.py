@@ -16,6 +16,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -87,7 +88,9 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
                 "may change what is cached, and is not supported; if it does not, remove it from a"
                 " copy",
             )
-    if text.known("num_nextn_predict_layers", 0) or text.known("mtp_num_hidden_layers", 0):
+    if text.optional_integer("num_nextn_predict_layers", 0) or text.optional_integer(
+        "mtp_num_hidden_layers", 0
+    ):
         notes.append("multi-token-prediction layers are not counted")
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
     is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
@@ -133,6 +136,8 @@ def _names_each_layer(text: Fields) -> bool:
 def _groups(
     text: Fields, model_dtype: shapes.KvDtype, notes: list[str]
 ) -> tuple[shapes.Layers, ...]:
+    if text.get("compress_ratios"):
+        return _compressed(text, notes)
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
@@ -141,6 +146,8 @@ def _groups(
     counts = Counter(kinds)
     groups: list[shapes.Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
+    if text.get("index_head_dim") is not None and not is_latent:
+        raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
     if full := counts[LayerKind.FULL]:
         if is_latent:
             groups += _latent(text, kinds, full)
@@ -148,6 +155,19 @@ def _groups(
             groups.append(shapes.Full(layers=full, **_heads(text, is_full=True)))
     elif is_latent:
         raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
+    groups += _windowed(text, counts, is_latent=is_latent)
+    if counts[LayerKind.RECURRENT]:
+        groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
+    if not is_latent:
+        groups += _index_keys(text, kinds, model_dtype)
+    return tuple(groups)
+
+
+def _windowed(
+    text: Fields, counts: Mapping[LayerKind, int], *, is_latent: bool
+) -> list[shapes.Layers]:
+    """Return the groups of layers that attend to a window only."""
+    groups: list[shapes.Layers] = []
     for kind, name, struct in (
         (LayerKind.SLIDING, "sliding_window", shapes.Sliding),
         (LayerKind.CHUNKED, "attention_chunk_size", shapes.Chunked),
@@ -159,18 +179,102 @@ def _groups(
                 )
             heads = _heads(text, is_full=False)
             groups.append(struct(layers=counts[kind], window_tokens=text.integer(name), **heads))
-    if counts[LayerKind.RECURRENT]:
-        groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
-    if text.get("index_head_dim") is not None and not is_latent:
-        raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
-    return tuple(groups)
+    return groups
+
+
+def _index_keys(
+    text: Fields, kinds: list[LayerKind], model_dtype: shapes.KvDtype
+) -> list[shapes.Layers]:
+    """Return the keys with which layers with heads pick blocks of tokens: MiniMax M3's, Qwen 4's."""
+    groups: list[shapes.Layers] = []
+    config = text.nested("sparse_attention_config")
+    if config is not None and config.get("use_sparse_attention"):
+        layers = sum(1 for flag in config.numbers("sparse_attention_freq") if flag)
+        dim = config.integer("sparse_index_dim")
+        if layers:
+            groups.append(shapes.IndexKeys(layers=layers, index_dim=dim, index_dtype=model_dtype))
+    if text.get("indexer_head_dim") is not None:
+        text.use("indexer_n_heads", "indexer_budget")
+        pooled_tokens = text.optional_integer("indexer_compress_ratio", 0) or 1
+        dim = text.integer("indexer_kv_heads") * text.integer("indexer_head_dim")
+        groups.append(
+            shapes.IndexKeys(
+                layers=kinds.count(LayerKind.FULL),
+                index_dim=dim,
+                pooled_tokens=pooled_tokens,
+                index_dtype=model_dtype,
+            )
+        )
+    return groups
+
+
+_INDEXED_RATIO = 4
+"""DeepSeek V4's layers of this compression have an indexer, and entries that overlap."""
+_COMPRESSOR_PAGE_TOKENS = {4: 4, 128: 8}
+"""Tokens of a compressor's state in a page of vLLM's, by the compression."""
+
+
+def _compressed(text: Fields, notes: list[str]) -> tuple[shapes.Layers, ...]:
+    """Return DeepSeek V4's groups.
+
+    Every layer keeps the entries of a window. A layer of ratio r keeps one entry for r tokens, and
+    of the tokens since then what its compressor needs: values and scores, of two entries where they
+    overlap. Entries of ratio 4 are picked by an indexer with a compressor of its own.
+
+    Source: the caches that vLLM 0.33 allocates for the model.
+    """
+    layers = text.integer("num_hidden_layers")
+    # Entries beyond the layers are of the layers that predict further tokens.
+    ratios = text.numbers("compress_ratios")[:layers]
+    if len(ratios) < layers or set(ratios) - {0, *_COMPRESSOR_PAGE_TOKENS}:
+        allowed = ", ".join(str(ratio) for ratio in (0, *_COMPRESSOR_PAGE_TOKENS))
+        raise text.error("compress_ratios", f"must be one of {allowed} for each of {layers} layers")
+    if text.integer("num_key_value_heads") != 1:
+        raise text.error("num_key_value_heads", "compressed attention has one head")
+    text.use("index_n_heads", "index_topk", "compress_rope_theta")
+    head_dim, rope_dim = text.integer("head_dim"), text.integer("qk_rope_head_dim", minimum=0)
+    window_tokens = text.integer("sliding_window")
+    groups: list[shapes.Layers] = []
+    states: list[shapes.Layers] = []
+    for ratio, page_tokens in _COMPRESSOR_PAGE_TOKENS.items():
+        count = ratios.count(ratio)
+        if not count:
+            continue
+        has_indexer = ratio == _INDEXED_RATIO
+        index_dim = text.integer("index_head_dim") if has_indexer else None
+        groups.append(
+            shapes.Compressed(
+                layers=count,
+                compressed_tokens=ratio,
+                head_dim=head_dim,
+                rope_dim=rope_dim,
+                index_dim=index_dim,
+            )
+        )
+        # Where entries overlap, a token counts in two, and the state is as long as both.
+        overlap = 2 if has_indexer else 1
+        states += [
+            shapes.CompressorState(
+                layers=count,
+                state_tokens=overlap * ratio,
+                state_dim=2 * overlap * dim,
+                page_tokens=page_tokens,
+            )
+            for dim in (head_dim, index_dim)
+            if dim is not None
+        ]
+    window = shapes.LatentWindow(
+        layers=layers, window_tokens=window_tokens, head_dim=head_dim, rope_dim=rope_dim
+    )
+    notes.append(
+        "compressed attention: bytes a token are those of full pages of 256 tokens, rounded up; a"
+        " request also takes its windows and its compressors' states, whatever its length"
+    )
+    return (*groups, window, *states)
 
 
 def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
-    """Return what a group has of heads.
-
-    Those of queries and of keys, a key's width, and a value's if it differs.
-    """
+    """Return the heads of a group: query and key heads, key width, and value width if different."""
     kind = text.text("model_type") or ""
     heads_field, query_field = "num_key_value_heads", "num_attention_heads"
     # Gemma 4: its full layers have widths of their own, and heads of their own where keys are
@@ -202,9 +306,9 @@ def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
     width = (
         _plain_head_dim(text, kind) if text.get(width_field) is None else text.integer(width_field)
     )
-    value = text.known(value_field)
+    value = text.optional_integer(value_field)
     return {
-        "query_heads": text.known(query_field),
+        "query_heads": text.optional_integer(query_field),
         "kv_heads": heads,
         "head_dim": width,
         "value_dim": None if value == width else value,
@@ -228,13 +332,13 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
 
 
 def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.Layers]:
-    rope = text.integer("qk_rope_head_dim", least=0)
+    rope = text.integer("qk_rope_head_dim", minimum=0)
     names = {
         "query_heads": "num_attention_heads",
         "nope_dim": "qk_nope_head_dim",
         "value_dim": "v_head_dim",
     }
-    widths = {name: text.known(field) for name, field in names.items()}
+    widths = {name: text.optional_integer(field) for name, field in names.items()}
     groups: list[shapes.Layers] = [
         shapes.Latent(
             layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths
@@ -261,7 +365,11 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
             raise text.error(
                 "indexer_types", f"must be `full` or `shared` for each of {len(kinds)} layers"
             )
-        indexers = types.count("full")
+        # Types are listed for all layers; those without full attention have no indexer.
+        indexers = sum(
+            kind is LayerKind.FULL and type_ == "full"
+            for kind, type_ in zip(kinds, types, strict=True)
+        )
         text.use("index_topk_freq", "index_skip_topk_offset")
     elif text.get("index_topk_freq") == 1:
         text.use("index_skip_topk_offset")
@@ -269,11 +377,19 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
         raise text.error(
             "index_topk_freq", "which layers share an indexer is not said: add indexer_types"
         )
+    text.use("index_kpool", "index_kpool_always_select_tail", "index_kpool_compress")
     if indexers:
-        heads, top_tokens = text.known("index_n_heads"), text.known("index_topk")
+        heads, top_tokens = (
+            text.optional_integer("index_n_heads"),
+            text.optional_integer("index_topk"),
+        )
         groups.append(
             shapes.Indexer(
-                layers=indexers, index_dim=width, query_heads=heads, top_tokens=top_tokens
+                layers=indexers,
+                index_dim=width,
+                query_heads=heads,
+                top_tokens=top_tokens,
+                pooled_tokens=text.optional_integer("index_kpool") or 1,
             )
         )
     return groups
@@ -304,13 +420,11 @@ def _kv_dtype(
             quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme"
         )
     if (scheme := quantised.nested("kv_cache_scheme")) is not None:
-        found = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
+        dtypes = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
         key = (scheme.text("type"), scheme.integer("num_bits"))
-        if key not in found:
-            raise quantised.error(
-                "kv_cache_scheme", f"unknown scheme {key}: say it with --kv-dtype"
-            )
-        return found[key]
+        if key not in dtypes:
+            raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: set --kv-dtype")
+        return dtypes[key]
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
@@ -327,7 +441,7 @@ class Fields:
     used: set[str] = field(default_factory=set)
 
     def error(self, name: str, message: str) -> ConfigError:
-        """Return the error that says what is wrong with the field `name`."""
+        """Return an error about the field `name`."""
         return ConfigError(f"{self.where}: {name}: {message}")
 
     def use(self, *names: str) -> None:
@@ -339,21 +453,21 @@ class Fields:
         self.used.add(name)
         return self.tree.get(name)
 
-    def integer(self, name: str, least: int = 1) -> int:
+    def integer(self, name: str, minimum: int = 1) -> int:
         """Return the whole number `name`.
 
-        ConfigError if it is absent, something else, or less than `least`.
+        ConfigError if it is absent, something else, or less than `minimum`.
         """
         value = self.get(name)
         if value is None:
             raise self.error(name, "is missing")
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise self.error(name, f"must be a whole number >= {least}, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise self.error(name, f"must be a whole number >= {minimum}, not {value!r}")
         return value
 
-    def known(self, name: str, least: int = 1) -> int | None:
+    def optional_integer(self, name: str, minimum: int = 1) -> int | None:
         """Return the whole number `name`, None if it is absent or null."""
-        return None if self.get(name) is None else self.integer(name, least)
+        return None if self.get(name) is None else self.integer(name, minimum)
 
     def text(self, name: str) -> str | None:
         """Return the text `name`, None if it is absent or null.
@@ -388,7 +502,7 @@ class Fields:
 
 
 class LayerKind(StrEnum):
-    """What a layer keeps."""
+    """The kind of cache of a layer."""
 
     FULL = "full"
     SLIDING = "sliding"
@@ -419,15 +533,13 @@ def layer_kinds(text: Fields, notes: list[str]) -> list[LayerKind]:
 
     `notes` takes what to know.
     """
-    if text.tree.get("compress_ratios"):
-        raise text.error(
-            "compress_ratios", "may change what is cached: compressed attention is not supported"
-        )
     layers = text.integer("num_hidden_layers")
+    if text.tree.get("compress_ratios"):
+        return [LayerKind.FULL] * min(layers, _MOST_LAYERS)
     if layers > _MOST_LAYERS:
         raise text.error("num_hidden_layers", f"{layers}; at most {_MOST_LAYERS}")
     kinds = _said(text, layers)
-    if shared := text.known("num_kv_shared_layers", 0):
+    if shared := text.optional_integer("num_kv_shared_layers", 0):
         if shared >= layers:
             raise text.error("num_kv_shared_layers", f"{shared} of {layers} layers cannot share")
         notes.append(
@@ -497,7 +609,7 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
                 LayerKind.FULL if n in set(full) else LayerKind.RECURRENT for n in range(layers)
             ]
         case "attn_layer_period":  # of Jamba: of so many layers the one at the offset is attention
-            period, offset = text.integer(way), text.integer("attn_layer_offset", least=0)
+            period, offset = text.integer(way), text.integer("attn_layer_offset", minimum=0)
             return [
                 LayerKind.FULL if n % period == offset else LayerKind.RECURRENT
                 for n in range(layers)
@@ -516,11 +628,11 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
 def _llama4(text: Fields, layers: int) -> list[LayerKind]:
     if text.text("model_type") != "llama4_text":
         raise text.error(
-            "attention_chunk_size", "which layers it is for is not said: add layer_types"
+            "attention_chunk_size", "the layers with a window are unknown: add layer_types"
         )
     flags = text.get("no_rope_layers")
     if not flags:
-        interval = text.known("no_rope_layer_interval")
+        interval = text.optional_integer("no_rope_layer_interval")
         return _every(
             _NO_ROPE_INTERVAL if interval is None else interval, layers, LayerKind.CHUNKED
         )
@@ -541,7 +653,7 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
     if is_used is False or (is_used is None and kind.startswith(("qwen2", "qwen3"))):
         return [LayerKind.FULL] * layers
     if is_used:
-        first = text.integer("max_window_layers", least=0)
+        first = text.integer("max_window_layers", minimum=0)
         return [LayerKind.FULL if n < first else LayerKind.SLIDING for n in range(layers)]
     for name in ("sliding_window_pattern", "_sliding_window_pattern"):
         if isinstance(text.get(name), str):
@@ -559,11 +671,11 @@ def _sliding(text: Fields, layers: int) -> list[LayerKind]:
         return _every(_PATTERN[kind], layers, LayerKind.SLIDING)
     if kind in _ALL_SLIDE:
         return [LayerKind.SLIDING] * layers
-    raise text.error("sliding_window", "which layers it is for is not said: add layer_types")
+    raise text.error("sliding_window", "the layers with a window are unknown: add layer_types")
 
 
-def _every(interval: int, layers: int, other: LayerKind) -> list[LayerKind]:
-    return [LayerKind.FULL if (n + 1) % interval == 0 else other for n in range(layers)]
+def _every(interval: int, layers: int, other_kind: LayerKind) -> list[LayerKind]:
+    return [LayerKind.FULL if (n + 1) % interval == 0 else other_kind for n in range(layers)]
 
 
 # Heads, their width, state, groups, convolution kernel: of a gated delta net; of Mamba 2 as
@@ -586,25 +698,23 @@ def recurrent_layers(
     """
     if text.get("conv_L_cache") is not None:
         return _convolutions(text, layers, conv_dtype)
-    of, state_dtype, default = text, conv_dtype, "vLLM's default"
+    fields, state_dtype, default = text, conv_dtype, "vLLM's default"
     names = next((n for n in _RECURRENT if text.get(n[0]) is not None), None)
     if names is None and (kda := text.nested("linear_attn_config")) is not None:
-        of, names, state_dtype, default = kda, _KDA, shapes.KvDtype.FP32, "as vLLM keeps KDA's"
+        fields, names, state_dtype, default = kda, _KDA, shapes.KvDtype.FP32, "as vLLM keeps KDA's"
     if names is not None:
-        if of.get(names[1]) == "auto":
-            raise of.error(names[1], "must be a whole number, not 'auto'")
-        heads, width, state, groups, kernel = (of.integer(n) for n in names)
+        if fields.get(names[1]) == "auto":
+            raise fields.error(names[1], "must be a whole number, not 'auto'")
+        heads, width, state, groups, kernel = (fields.integer(n) for n in names)
     elif text.get("mamba_expand") is not None and text.get("mamba_d_head") is None:
         # Mamba 1 (Jamba): each of the widened channels is a head of `mamba_d_state` values, and its
         # convolution's own.
         heads, groups, width = text.integer("mamba_expand") * text.integer("hidden_size"), 0, 1
         state, kernel = text.integer("mamba_d_state"), text.integer("mamba_d_conv")
     else:
-        raise text.error(
-            "layer_types", "what its recurrent layers keep is not said in a form known here"
-        )
+        raise text.error("layer_types", "the state of its recurrent layers is not in a known form")
     taps = kernel - 1
-    said = next(
+    dtype_field = next(
         (
             name
             for name in ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
@@ -612,11 +722,13 @@ def recurrent_layers(
         ),
         None,
     )
-    if said is None:
-        why = f"{default}: config.json does not say (mamba_ssm_dtype)"
-        notes.append(f"recurrent states are taken as {state_dtype}, {why}")
+    if dtype_field is None:
+        reason = f"{default}: config.json has no mamba_ssm_dtype"
+        notes.append(f"recurrent states are taken as {state_dtype}, {reason}")
     else:
-        state_dtype = shapes.parse_dtype(text.text(said) or "", f"{text.where}: {said}")
+        state_dtype = shapes.parse_dtype(
+            text.text(dtype_field) or "", f"{text.where}: {dtype_field}"
+        )
     return shapes.Recurrent(
         layers=layers,
         heads=heads,
@@ -698,7 +810,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
         tree["num_hidden_layers"] = _longcat_blocks(text)
         text.use("num_layers")
         notes.append("each layer has two blocks of latent attention, and both are cached")
-    if kind == "mimo_v2_flash":
+    if kind.startswith("mimo_v2"):
         # It marks its windowed layers by 1.
         names, flags = (
             {0: "full_attention", 1: "sliding_attention"},
@@ -714,10 +826,10 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
     if "layer_types" in tree:
         defaults.pop("sliding_window_pattern", None)
     if defaults:
-        said = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
-        notes.append(f"config.json leaves to its class: {said}")
-    whole: dict[str, Any] = text.tree | tree | defaults
-    return Fields(whole, text.where, text.used)
+        default_values = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
+        notes.append(f"config.json omits defaults of its class: {default_values}")
+    merged: dict[str, Any] = text.tree | tree | defaults
+    return Fields(merged, text.where, text.used)
 
 
 _LONGCAT = "longcat_flash"
@@ -729,7 +841,7 @@ def _longcat_blocks(text: Fields) -> int:
     Its num_hidden_layers counts blocks where transformers wrote it, and layers where others did,
     so that it alone does not say how many there are.
     """
-    layers, blocks = text.integer("num_layers"), text.known("num_hidden_layers")
+    layers, blocks = text.integer("num_layers"), text.optional_integer("num_hidden_layers")
     if blocks not in (None, layers, 2 * layers):
         raise text.error(
             "num_hidden_layers", f"{blocks} is neither num_layers(={layers}) nor twice as many"
@@ -738,9 +850,9 @@ def _longcat_blocks(text: Fields) -> int:
 
 
 def _falcon_heads(text: Fields, *, is_new: bool) -> int:
-    """Falcon names its key-value heads in the new layout only.
+    """Return the key-value heads of Falcon, which are named in the new layout only.
 
-    Before it there is one, or one a head.
+    The old layout has one, or one for each head.
     """
     if is_new or text.get("new_decoder_architecture"):
         return text.integer("num_kv_heads")
@@ -749,9 +861,9 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
 
 
 def _of_blocks(text: Fields) -> dict[str, Any]:
-    """Nemotron's searched models (NAS) say each layer's attention and network.
+    """Return the fields of Nemotron's searched models (NAS) from their list of blocks.
 
-    Which have none, and their widths.
+    A block lists attention and network of a layer, which may be missing, and their widths.
     """
     blocks = text.get("block_configs")
     if not isinstance(blocks, list) or not all(isinstance(block, dict) for block in blocks):
@@ -760,10 +872,10 @@ def _of_blocks(text: Fields) -> dict[str, Any]:
     groups: set[int] = set()
     inner = 0
     for number, block in enumerate(blocks):
-        of = Fields(block, f"{text.where}: block_configs[{number}]")
-        attention, network = of.nested("attention"), of.nested("ffn")
+        block_fields = Fields(block, f"{text.where}: block_configs[{number}]")
+        attention, network = block_fields.nested("attention"), block_fields.nested("ffn")
         if attention is None:
-            raise of.error("attention", "is missing")
+            raise block_fields.error("attention", "is missing")
         if unlike := [
             n
             for n in ("window_length", "num_sink_tokens", "sparsify")
@@ -818,11 +930,18 @@ def count_parameters(fields: Fields) -> tuple[int, int]:
     dense, sparse = _networks(text, kinds)
     inner = _count(text, "intermediate_size_mlp", "intermediate_size", "ffn_dim") or 4 * hidden
     common += dense * _matrices(text) * hidden * inner
-    whole, active = _experts(text, hidden)
-    return common + sparse * whole, common + sparse * active
+    total, active = _experts(text, hidden)
+    return common + sparse * total, common + sparse * active
 
 
 def _attention(text: Fields, hidden: int, heads: int) -> int:
+    if text.get("compress_ratios"):
+        # DeepSeek V4: queries and outputs by way of narrower spaces, one head of keys.
+        values = heads * _count(text, "head_dim")
+        query, out = _count(text, "q_lora_rank") or hidden, _count(text, "o_lora_rank") or hidden
+        groups = _count(text, "o_groups") or 1
+        output = out * values + hidden * groups * out
+        return hidden * query + query * values + output + hidden * _count(text, "head_dim")
     width = _count(text, "head_dim") or hidden // heads
     latent = _count(text, "kv_lora_rank")
     if not latent:
@@ -836,7 +955,7 @@ def _attention(text: Fields, hidden: int, heads: int) -> int:
 
 
 def _recurrence(text: Fields, hidden: int) -> int:
-    """Projections into and out of a recurrent layer: queries, keys, values, a gate."""
+    """Return the parameters of a recurrent layer's projections: queries, keys, values, a gate."""
     if heads := _count(text, "linear_num_value_heads"):
         keys = _count(text, "linear_num_key_heads") * _count(text, "linear_key_head_dim")
         return hidden * (2 * keys + 3 * heads * _count(text, "linear_value_head_dim"))
@@ -851,7 +970,7 @@ def _networks(text: Fields, kinds: list[LayerKind]) -> tuple[int, int]:
     """Return how many layers have one feed-forward network, and how many experts."""
     blocks = text.get("layers_block_type") or list(text.get("hybrid_override_pattern") or ())
     if "full_attention" in blocks:
-        blocks = ()  # Attention may be left out of such a layer, the network is not.
+        blocks = ()  # such a layer may lack attention, but has a network
     if LayerKind.NONE in kinds and blocks:
         return sum(b in ("mlp", "-") for b in blocks), sum(b in ("moe", "E") for b in blocks)
     layers = _count(text, "num_hidden_layers")
@@ -859,12 +978,12 @@ def _networks(text: Fields, kinds: list[LayerKind]) -> tuple[int, int]:
         return layers, 0
     listed = text.get("moe_layer_freq")
     if isinstance(listed, list):
-        sparse = sum(1 for one in listed if one)
+        sparse = sum(1 for frequency in listed if frequency)
     elif step := _count(text, "interleave_moe_layer_step", "expert_layer_period"):
         sparse = layers // step
     else:
         sparse = layers - min(layers, _count(text, "first_k_dense_replace"))
-    # Gemma 4 has both beside each other.
+    # Gemma 4 has both in each layer.
     return layers if text.get("enable_moe_block") else layers - sparse, sparse
 
 
@@ -874,12 +993,14 @@ def _experts(text: Fields, hidden: int) -> tuple[int, int]:
     inner = _count(text, "moe_intermediate_size", "intermediate_size")
     # Experts may compute in a narrower space, with projections into and out of it.
     narrow = _count(text, "moe_latent_size", "routed_expert_hidden_size")
-    each = _matrices(text) * (narrow or hidden) * inner
+    expert_parameters = _matrices(text) * (narrow or hidden) * inner
     is_llama4 = text.tree.get("model_type") == "llama4_text"
     shared_count = _count(text, "n_shared_experts", "num_shared_experts") or int(is_llama4)
     shared = _matrices(text) * hidden * (_count(text, *_SHARED) or shared_count * inner)
     always = shared + 2 * hidden * narrow
-    return always + number * each, always + min(number, _count(text, *_USED)) * each
+    return always + number * expert_parameters, always + min(
+        number, _count(text, *_USED)
+    ) * expert_parameters
 
 
 def _matrices(text: Fields) -> int:

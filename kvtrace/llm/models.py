@@ -1,4 +1,4 @@
-"""Models as Python users see them: `kvtrace.models` and `kvtrace.llm`."""
+"""Models for Python users: `kvtrace.models` and `kvtrace.llm`."""
 
 from __future__ import annotations
 
@@ -36,8 +36,24 @@ class Model:
 
     @property
     def state_bytes(self) -> int:
-        """State of recurrent layers, bytes a request, whatever its length."""
+        """State of recurrent layers, bytes a request of any length."""
         return shapes.state_bytes(self.shape)
+
+    @property
+    def fixed_bytes(self) -> int:
+        """Full windows and states, bytes a request of any length."""
+        return shapes.fixed_bytes(self.shape)
+
+    def tokens_that_fit(self, memory_bytes: int) -> int | None:
+        """Return the longest request, in tokens, that fits `memory_bytes` with its KV cache.
+
+        None if every length fits, because all layers attend to a window.
+
+        >>> import kvtrace as kt
+        >>> kt.model("llama3.1-8b").tokens_that_fit(16 * 2**30)  # 131,072 bytes a token
+        131072
+        """
+        return shapes.tokens_that_fit(self.shape, memory_bytes)
 
     @property
     def layers(self) -> int:
@@ -56,12 +72,12 @@ class Model:
 
     @property
     def source(self) -> str:
-        """Where the shape was read."""
+        """The source of the shape."""
         return self.shape.source
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What is assumed or left out."""
+        """Assumptions and omissions."""
         return self.shape.notes
 
     def bytes_per_token_per_rank(self, tensor_parallel: int) -> int:
@@ -87,7 +103,9 @@ class Model:
         >>> kt.model("llama3.1-8b").describe(tokens=1024)["stored_dense_bytes"]
         134217728
         """
-        return describe_model(self.name, None, tensor_parallel, tokens, chunk_tokens, page_bytes)
+        return describe_model(
+            self.name, self.kv_dtype, tensor_parallel, tokens, chunk_tokens, page_bytes
+        )
 
     def _repr_html_(self) -> str:
         """Return the sizes for a notebook."""

@@ -1,12 +1,12 @@
-"""How long a GPU takes to compute a prompt token and a decode step.
+"""Time of a GPU for prompt tokens and decode steps: a roofline of FLOPs and memory bandwidth.
 
-A roofline of peak FLOPs and memory bandwidth.
+    prefill time of a token = (2 FLOPs x active parameters + attention) / FLOPs per second
+    attention = 2 FLOPs x (elements of a query and a value) x keys attended to, over heads, layers
+    decode step of a batch = max(bytes of weights and of all KV caches / bandwidth,
+                                 FLOPs of one token a request / FLOPs per second)
 
-Prefill is bound by arithmetic: 2 FLOPs a token for each parameter that is active, and in attention
-2 for each element of a query and of a value, for each key that the query attends to. A decode step
-makes one token for each request of the batch, and reads all weights once and each request's KV
-cache: it takes what that takes, or what the FLOPs of all its tokens take, if that is longer. What
-is left out, and where it is from: docs/concepts/computing.md.
+Source: roofline model (Williams et al., CACM 2009); docs/concepts/computing.md lists omissions and
+references.
 """
 
 from __future__ import annotations
@@ -21,35 +21,48 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
-from kvtrace.llm.shape import Chunked, Full, Indexer, Latent, ModelShape, Recurrent, pieces, share
+from kvtrace.llm.shape import (
+    Chunked,
+    Compressed,
+    CompressorState,
+    Full,
+    Indexer,
+    IndexKeys,
+    Latent,
+    LatentWindow,
+    ModelShape,
+    Recurrent,
+    pieces,
+    share,
+)
 
 INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""
 FLOPS_SHARE, BANDWIDTH_SHARE = 0.5, 0.7
-"""Of the peaks, what serving engines reach on long prompts and large batches: assumed, and said."""
+"""Assumed shares of the peaks that serving engines reach on long prompts and large batches."""
 EXAMPLE_TOKENS, LONG_TOKENS = 8192, 100_000
-"""Of each request, where a decode step is shown as an example; of prompts, where their speed is."""
+"""Lengths of the examples: context of a decode step, and long prompt."""
 FS_PER_S: Final = 10**15
 
 COMPUTING: Final = ("prefill_ns_per_token", "decode_ns_per_token")
 ATTENTION: Final = "prefill_attention"
 BATCH: Final = ("decode_active_ns", "decode_compute_ns", "decode_bandwidth", "step_tokens")
-"""The knobs of a preset that say how long computing takes.
+"""The knobs of a preset for compute time.
 
-By ATTENTION a token of a prompt depends on those before it, by BATCH a decode step on its batch,
-and on the prompt that is computed meanwhile.
+ATTENTION makes a prompt token depend on those before it. BATCH makes a decode step depend on its
+batch, and on a prompt computed in the same step.
 """
 
 
 class Attention(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What attention adds to the computing of prompts, in the layers of one span."""
+    """Compute time of attention in prefill, for the layers with one span of keys."""
 
     pair_fs: Annotated[int, Bounds(0, 10**12)]
     """Femtoseconds for each query and each key that it attends to."""
     window_tokens: Annotated[int, Bounds(0, 2**31 - 1)] = 0
-    """How many keys a query attends to, at most; 0: itself and all before it."""
+    """Maximum keys that a query attends to; 0: all up to itself."""
     is_aligned: bool = False
-    """Those since the last multiple of `window_tokens`, not the last so many."""
+    """Keys since the last multiple of `window_tokens`, not the last `window_tokens`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +72,11 @@ class Accelerator:
     flops_per_s: float
     """Dense bf16, without sparsity."""
     bytes_per_s: float
-    """Of its memory."""
+    """Memory bandwidth."""
     memory_bytes: int
-    """As large as data sheets say, whose GB are GiB here."""
+    """Memory by the data sheet, of which GB are GiB."""
     step_tokens: int
-    """Of a step, by default of vLLM's server (max_num_batched_tokens), which goes by the GPU's
-    memory.
-    """
+    """Tokens of a step: vLLM's default max_num_batched_tokens, which depends on GPU memory."""
     source: str
 
 
@@ -82,21 +93,19 @@ GPUS: Final = {
 
 
 def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
-    """Return the knobs of a preset that say how long `model` computes on `ranks` of `gpu`.
+    """Return the knobs of a preset for compute time of `model` on `ranks` of `gpu`.
 
-    See sim/presets/preset.py.
-
-    ConfigError for an unknown `gpu`, or a model whose parameters are not known.
+    ConfigError for an unknown `gpu`, or a model with an unknown number of parameters.
     """
     if gpu == INSTANT:
         return {"prefill_ns_per_token": 0, "decode_ns_per_token": 0}
     if gpu not in GPUS:
         raise ConfigError(
-            f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}, and {INSTANT} for no time at all"
+            f"unknown GPU {gpu!r}; known are {', '.join(GPUS)}, and {INSTANT} for no compute time"
         )
     if not model.parameters:
         raise ConfigError(
-            "the model's number of parameters is not known, so computing cannot be modelled: give"
+            "the model's number of parameters is unknown, so compute time cannot be modelled: give"
             f" --set prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks
@@ -124,38 +133,47 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
 
 
 def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int]:
-    """Return the FLOPs that a rank does for each query and each key that it attends to, of all its
-    heads and layers.
+    """Return the attention FLOPs of a rank for each query and key, over its heads and layers.
 
-    By the span of these keys (see Attention); empty if not all query heads are known. A latent is
-    expanded to heads where all keys are attended to; those that an indexer picks are attended to as
-    they are, and every rank has all of the indexer.
+    They are by span of the keys (see Attention). The result is empty if query heads are unknown, or
+    the attention is sparse in a way that is not modelled. A latent is expanded to heads if all keys
+    are attended to; keys picked by an indexer are attended to as latents. Every rank has the whole
+    indexer.
     """
-    groups = [g for g in model.computed_as or model.groups if not isinstance(g, Recurrent)]
-    top_tokens = next((g.top_tokens for g in groups if isinstance(g, Indexer)), 0)
-    found: dict[tuple[int, bool], int] = {}
-    for g in groups:
-        span, width, heads = (0, False), 0, g.query_heads
-        if isinstance(g, Indexer):
-            width = g.index_dim
-        elif isinstance(g, Latent) and top_tokens:
-            span, width = (top_tokens, False), 2 * g.latent_dim + g.rope_dim
-        elif isinstance(g, Latent):
-            width = g.nope_dim + g.rope_dim + g.value_dim if g.nope_dim and g.value_dim else 0
+    states = (Recurrent, CompressorState)
+    groups = [group for group in model.computed_as or model.groups if not isinstance(group, states)]
+    top_tokens = next((group.top_tokens for group in groups if isinstance(group, Indexer)), 0)
+    flops_by_span: dict[tuple[int, bool], int] = {}
+    for group in groups:
+        if isinstance(group, IndexKeys | Compressed | LatentWindow):
+            return {}  # the number of attended keys is unknown
+        span, width, heads = (0, False), 0, group.query_heads
+        if isinstance(group, Indexer):
+            width = group.index_dim
+        elif isinstance(group, Latent) and top_tokens:
+            span, width = (top_tokens, False), 2 * group.latent_dim + group.rope_dim
+        elif isinstance(group, Latent):
+            width = (
+                group.nope_dim + group.rope_dim + group.value_dim
+                if group.nope_dim and group.value_dim
+                else 0
+            )
         else:
-            span = (0, False) if isinstance(g, Full) else (g.window_tokens, isinstance(g, Chunked))
-            width = g.pair_elements
+            span = (
+                (0, False)
+                if isinstance(group, Full)
+                else (group.window_tokens, isinstance(group, Chunked))
+            )
+            width = group.pair_elements
         if not (heads and width) or top_tokens is None:
             return {}
-        heads = heads if isinstance(g, Indexer) else share(heads, ranks)
-        found[span] = found.get(span, 0) + 2 * g.layers * heads * width
-    return found
+        heads = heads if isinstance(group, Indexer) else share(heads, ranks)
+        flops_by_span[span] = flops_by_span.get(span, 0) + 2 * group.layers * heads * width
+    return flops_by_span
 
 
 def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
-    """Return how long a decode step takes that reads `kv_bytes` of the cache of `batch` requests on
-    each rank.
-    """
+    """Return the time of a decode step of `batch` requests that reads `kv_bytes` on each rank."""
     weights: int = knobs["decode_ns_per_token"]
     if knobs["decode_active_ns"]:
         weights = min(weights, batch * knobs["decode_active_ns"])
@@ -167,34 +185,35 @@ def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
 def describe(
     gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the serving model as the metadata and the summary have it.
+    """Return the serving model for metadata and summary.
 
-    `knobs` are those of the preset that say how long computing takes, `expected` what the roofline
-    gave for them; those that differ were said by the preset or the user.
+    `knobs` are the compute knobs of the preset, `expected` those of the roofline; different ones
+    were set by the preset or the user.
     """
     tokens, prompts = (
         EXAMPLE_TOKENS,
-        [min(n, model.max_context_tokens) for n in (EXAMPLE_TOKENS, LONG_TOKENS)],
+        [min(count, model.max_context_tokens) for count in (EXAMPLE_TOKENS, LONG_TOKENS)],
     )
     prefills = [
-        {"tokens": n, "ns": int(ns)}
-        for n, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)
+        {"tokens": count, "ns": int(ns)}
+        for count, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)
     ]
     kv_bytes = sum(
-        min(tokens, p.window_tokens or tokens) * p.bytes_per_token + 2 * p.state_bytes
-        for p in pieces(model, ranks)
+        min(tokens, piece.window_tokens or tokens) * piece.bytes_per_token + 2 * piece.state_bytes
+        for piece in pieces(model, ranks)
     )
     examples = [
-        {"batch": n, "tokens": tokens, "step_ns": step_ns(knobs, n, n * kv_bytes)} for n in (1, 32)
+        {"batch": count, "tokens": tokens, "step_ns": step_ns(knobs, count, count * kv_bytes)}
+        for count in (1, 32)
     ]
-    said = [
+    overridden = [
         name
         for name in (*COMPUTING, ATTENTION, *BATCH)
         if (knobs[name] or 0) != (expected.get(name) or 0)
     ]
-    # Who says how long a token or a step takes has said that it depends on nothing else.
-    implied = (ATTENTION,) * (COMPUTING[0] in said) + BATCH * (COMPUTING[1] in said)
-    said = [name for name in said if name not in implied or knobs[name]]
+    # A time set by the user for tokens or steps is constant, so dependent knobs are implied.
+    implied = (ATTENTION,) * (COMPUTING[0] in overridden) + BATCH * (COMPUTING[1] in overridden)
+    overridden = [name for name in overridden if name not in implied or knobs[name]]
     attention = {ATTENTION: knobs[ATTENTION], "prefills": prefills} if knobs[ATTENTION] else {}
     return {
         "gpu": gpu,
@@ -205,56 +224,57 @@ def describe(
             round(prompts[0] * NS_PER_S / prefills[0]["ns"]) if prefills[0]["ns"] else None
         ),
         "decode_steps": examples if any(knobs[name] for name in BATCH) else None,
-        "overridden": said,
+        "overridden": overridden,
         "source": GPUS[gpu].source if gpu in GPUS else None,
     }
 
 
-def in_words(serving: dict[str, Any]) -> str:
-    """Return one line that says how long computing takes, and where that is from."""
+def serving_text(serving: dict[str, Any]) -> str:
+    """Return one line on compute times and their source."""
     prefill, step_ns, steps = (
-        serving[of] for of in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
+        serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")
     )
     if not prefill and not step_ns:
-        return (
-            "computing is not modelled: requests come as fast as storage and users let them (--gpu"
-            " instant)"
-        )
-    said = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
+        return "computing is not modelled (--gpu instant): requests are limited by storage and users only"
+    sentence = f"prefill {format_count(prefill)} tokens/s" if prefill else "prefill takes no time"
     if ATTENTION in serving:
         short, long = serving["prefills"]
-        said += f" at {format_count(short['tokens'])} tokens"
+        sentence += f" at {format_count(short['tokens'])} tokens"
         if long != short:
             rate = format_count(round(long["tokens"] * NS_PER_S / long["ns"]))
-            said += f", {rate} at {format_count(long['tokens'])}"
+            sentence += f", {rate} at {format_count(long['tokens'])}"
     elif prefill and not {COMPUTING[0], ATTENTION} & set(serving["overridden"]):
-        said += " (attention not counted: the model's query heads are not known)"
+        sentence += (
+            " (without attention: the model's query heads are unknown, or its attention is sparse)"
+        )
     if prefill:
-        said += ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
+        sentence += (
+            ", one prompt at a time" if serving["prefill_in_turn"] else ", all prompts at once"
+        )
         if serving["prefill_in_turn"] and serving["step_tokens"]:
-            said += (
-                f" in steps of {format_count(serving['step_tokens'])} tokens, which answers"
-                " wait for"
+            sentence += (
+                f" in steps of {format_count(serving['step_tokens'])} tokens, which decode"
+                " waits for"
             )
         elif step_ns:
-            said += ", as if no answers were generated meanwhile"
+            sentence += ", without interference from decode"
     if steps:
         alone, batch = steps
-        said += (
+        sentence += (
             f"; decode step {format_duration(alone['step_ns'])} alone,"
             f" {format_duration(batch['step_ns'])} in a batch of {batch['batch']}, with"
             f" {format_count(batch['tokens'])} tokens each"
         )
     else:
-        said += (
+        sentence += (
             f"; decode step {format_duration(step_ns)}, whatever the batch"
             if step_ns
             else "; decode takes no time"
         )
     if serving["overridden"] or serving["source"] is None:
-        return f"computing (as the preset or --set says): {said}"
+        return f"computing (set by the preset or --set): {sentence}"
     return (
         f"computing ({serving['gpu']} x {serving['tensor_parallel']}, {serving['source']}; roofline"
         f" at {FLOPS_SHARE:.0%} of its bf16 FLOPs and {BANDWIDTH_SHARE:.0%} of its bandwidth):"
-        f" {said}"
+        f" {sentence}"
     )

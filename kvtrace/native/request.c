@@ -76,6 +76,17 @@ static void request_leave_queue(World *world, const Actor *actor) {
 
 // --- lookup
 
+// How many of `known` objects of its context a request may load: with recomputes_last all but the
+// one that has the prompt's last token.
+static int64_t request_loadable(World *world, const Actor *actor, int64_t known) {
+    const Knobs *knobs = &world->knobs;
+    if (!knobs->recomputes_last || !actor->input_tokens) {
+        return known;
+    }
+    int64_t whole_objects = (actor->input_tokens - 1) / knobs->chunk_tokens;
+    return min_of(known, actor->retrieved_objects + whole_objects);
+}
+
 // Finds the fastest tier of each of `chain[:known]`, into `hit_level`; returns the end of those
 // that may be loaded.
 //
@@ -398,7 +409,8 @@ int64_t request_load(World *world, int64_t actor_id) {
     int64_t known = actor->retrieved_objects + actor->shared_objects + old_objects;
     int64_t end = 0;
     if (knobs->mode != PREFILL_ONLY) {
-        end = request_lookup(world, actor->retrieved_objects, known);
+        int64_t loadable = request_loadable(world, actor, known);
+        end = request_lookup(world, actor->retrieved_objects, loadable);
     }
     // Decoding reads the last object again, if it is the request's own.
     bool has_entry = actor->own_objects > 0 || (knobs->mode == DECODE_ONLY && n > 0);

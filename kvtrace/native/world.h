@@ -615,6 +615,7 @@ typedef struct {
     // Lookup and load.
     int64_t is_prefix;       // Only the leading run of a prompt can be used.
     int64_t is_by_tier;      // Each tier continues the run where the tier before it had a miss.
+    int64_t recomputes_last; // The object with a prompt's last token is never a hit.
     int64_t min_load_tokens; // A shorter run is not loaded from below the fastest tier.
     int64_t looks_past_miss; // In any tier, lookups go on past the first miss.
     int64_t loads_backwards; // In any tier, loads count as used backwards or both ways.

@@ -1,4 +1,1 @@
-"""Where requests come from.
-
-Files of real requests, each format with a `read` and `is_own`, and synthetic users.
-"""
+"""Request sources: readers of published traces and logs, and synthetic users."""

@@ -1,9 +1,7 @@
-"""Published request traces whose columns or fields become ours.
+"""Published request traces: CSVs of Azure and BurstGPT, Qwen-Bailian, and clients of ServeGen.
 
-A table of columns, Qwen-Bailian, ServeGen's clients.
-
-Azure and BurstGPT differ in what they call their columns, which are read by name as Arrow columns,
-each error placed by file, line and column.
+Azure and BurstGPT differ in the names of their columns, which are read as Arrow columns. Errors have
+file, line and column.
 """
 
 from __future__ import annotations
@@ -41,9 +39,9 @@ _NO_SESSIONS = (
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """A source whose columns become ours one by one: what it calls them, empty where it has none.
+    """A CSV source, by the names of its columns; a name is empty if the source lacks the column.
 
-    A new source is one of these, and a Source in the registry that names it.
+    A new source needs one of these, and a Source in the registry that names it.
     """
 
     kind: str
@@ -51,13 +49,13 @@ class Columns:
     input: str
     output: str
     is_seconds: bool = False
-    """Whether times are seconds from a start; else they are dates."""
+    """Whether times are seconds from a start, and not dates."""
     files: str = ""
-    """The pattern of the files that are merged on one clock; empty: it reads single files."""
+    """Pattern of files that are merged on one clock; empty if the source reads single files."""
     session: str = ""
     images: str = ""
     total: str = ""
-    """Input and output together, as the source adds them up."""
+    """Sum of input and output tokens, as the source gives it."""
     unused: tuple[str, ...] = ()
     has_failures: bool = False
     """Whether a row without output tokens is a request that failed, which is dropped."""
@@ -67,65 +65,73 @@ class Columns:
         return start.columns >= {self.time, self.input, self.output}
 
     def read(self, path: Path) -> reading.Requests:
-        """Return the requests of the file at `path`, or of all that a directory or a glob names, by
-        name.
+        """Return the requests of the file at `path`, or of the files of a directory or glob, by name.
 
-        Prompts of one session are taken to carry their history. Rows out of order are sorted, and
+        Prompts of one session are assumed to carry their history. Rows out of order are sorted, and
         counted in the notes. TraceError if a column is missing, a cell is empty or does not fit,
-        some dates have a zone and some none, or nothing but failures is left.
+        only some dates have a zone, or all requests failed.
         """
         tables = [
-            self._table(one)
-            for one in (reading.files_of(path, self.files) if self.files else [path])
+            self._table(file)
+            for file in (reading.files_of(path, self.files) if self.files else [path])
         ]
         times, inputs, outputs = (
-            np.concatenate(of) for of in zip(*map(self._counts, tables), strict=True)
+            np.concatenate(column_parts)
+            for column_parts in zip(*map(self._counts, tables), strict=True)
         )
-        kept = np.argsort(times, kind="stable")
+        order = np.argsort(times, kind="stable")
         facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
         facts["files"] = [table.path.name for table in tables]
         if self.has_failures:
-            kept = kept[outputs[kept] > 0]
-            facts["failures"] = len(times) - len(kept)
-            if not len(kept):
+            order = order[outputs[order] > 0]
+            facts["failures"] = len(times) - len(order)
+            if not len(order):
                 raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
-        if int(times[kept[-1]]) - int(times[kept[0]]) > reading.MAX_NS:
+        if int(times[order[-1]]) - int(times[order[0]]) > reading.MAX_NS:
             raise TraceError(
                 "its times span more than a trace's clock can hold", path=path, column=self.time
             )
-        arrivals, prompts, answers = times[kept] - times[kept[0]], inputs[kept], outputs[kept]
+        arrivals, prompts, answers = times[order] - times[order[0]], inputs[order], outputs[order]
         sessions = _session_numbers(tables, self.session)
         if sessions is not None:
-            sessions = sessions[kept]
+            sessions = sessions[order]
             sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[
                 0
             ]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
         images = [
-            int(t.arrays[self.images].fill_null(0).to_numpy().sum())
-            for t in tables
-            if self.images in t.arrays
+            int(table.arrays[self.images].fill_null(0).to_numpy().sum())
+            for table in tables
+            if self.images in table.arrays
         ]
-        wrong = sum(
+        wrong_totals = sum(
             int(
                 np.count_nonzero(
-                    numbers(t.arrays[self.total]) != t.tokens(self.input) + t.tokens(self.output)
+                    numbers(table.arrays[self.total])
+                    != table.tokens(self.input) + table.tokens(self.output)
                 )
             )
-            for t in tables
-            if self.total in t.arrays
+            for table in tables
+            if self.total in table.arrays
         )
-        unknown = sorted({name for t in tables for name in t.others if name not in self.unused})
+        unknown = sorted(
+            {name for table in tables for name in table.unread if name not in self.unused}
+        )
         facts |= {
             "images": sum(images) if images else None,
-            "wrong_totals": wrong,
+            "wrong_totals": wrong_totals,
             "unknown_columns": unknown,
         }
         after, before = reading.successive(sessions)
-        shorter = np.count_nonzero(prompts[after] < prompts[before] + answers[before])
-        notes = self._notes(facts, int(shorter))
+        shorter_prompts = np.count_nonzero(prompts[after] < prompts[before] + answers[before])
+        notes = self._notes(facts, int(shorter_prompts))
         origin = reading.origin_of(
-            self.kind, path, reading.sha256_of(*(t.path for t in tables)), len(kept), 0, **facts
+            self.kind,
+            path,
+            reading.sha256_of(*(table.path for table in tables)),
+            len(order),
+            0,
+            **facts,
         )
         turns = None if sessions is None else reading.turns_of(sessions)
         return reading.without_blocks(
@@ -135,13 +141,13 @@ class Columns:
     def _table(self, path: Path) -> ColumnsRead:
         names = header_of(path)
         if missing := [name for name in (self.time, self.input, self.output) if name not in names]:
-            why = (
+            problem = (
                 f"the header has no {' nor '.join(map(repr, missing))}; it reads"
                 f" {','.join(names)[:200]}"
             )
-            raise TraceError(why, path=path, row=1)
-        if twice := [name for name in names if name and names.count(name) > 1]:
-            raise TraceError(f"the header names {twice[0]!r} twice", path=path, row=1)
+            raise TraceError(problem, path=path, row=1)
+        if duplicates := [name for name in names if name and names.count(name) > 1]:
+            raise TraceError(f"the header names {duplicates[0]!r} twice", path=path, row=1)
         zone = "UTC" if not self.is_seconds and _has_zone(path, names.index(self.time)) else None
         required = {self.time: pa.float64() if self.is_seconds else pa.timestamp("ns", zone)}
         required |= dict.fromkeys((self.input, self.output), pa.int64())
@@ -149,15 +155,15 @@ class Columns:
             self.session: pa.string()
         }
         types = required | {name: kind for name, kind in optional.items() if name and name in names}
-        read = read_csv(
+        frame = read_csv(
             open_utf8(path), names, types, path, 1, skip_rows=1, block_size=_BLOCK_BYTES
         )
-        if not read.num_rows:
+        if not frame.num_rows:
             raise TraceError("holds no request", path=path)
-        arrays = {name: read.column(name) for name in types}
-        found = ColumnsRead(path, arrays, tuple(n for n in names if n not in types))
+        arrays = {name: frame.column(name) for name in types}
+        columns = ColumnsRead(path, arrays, tuple(n for n in names if n not in types))
         for name in required:
-            is_empty = found.arrays[name].is_null().to_numpy()
+            is_empty = columns.arrays[name].is_null().to_numpy()
             refuse(
                 is_empty,
                 "empty, but it must have a value",
@@ -165,12 +171,10 @@ class Columns:
                 column=name,
                 first_row=FIRST_LINE,
             )
-        return found
+        return columns
 
     def _counts(self, table: ColumnsRead) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
-        """Return the arrivals of the table's rows on the file's own clock, and the tokens of
-        prompts and answers.
-        """
+        """Return arrivals on the file's clock, and tokens of prompts and answers."""
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
             return table.arrays[self.time].cast(pa.int64()).to_numpy(), *tokens
@@ -186,22 +190,22 @@ class Columns:
 
     def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
         of_sessions = (
-            f"the source has no block ids: prompts of one {self.session} are taken to carry their"
-            " history, which the source does not say"
+            f"the source has no block ids: prompts of one {self.session} are assumed to carry their"
+            " history"
         )
         notes = [_NO_SESSIONS if facts["conversations"] is None else of_sessions]
         notes += reading.counted(
             (
                 shorter,
-                "later prompts are shorter than the turn before them: they cannot carry it all",
+                "later prompts are shorter than the turn before them, so they cannot carry it fully",
             )
         )
         if facts["images"] is not None:
-            how = (
+            treatment = (
                 f"are not simulated beyond the source's own {self.input}, whose image share is"
                 " unknown"
             )
-            notes.append(f"{facts['images']} images {how}")
+            notes.append(f"{facts['images']} images {treatment}")
         notes += reading.counted(
             (facts.get("failures", 0), "failed requests (no response tokens) were dropped")
         )
@@ -250,11 +254,13 @@ def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints |
 
     None if no row has one.
     """
-    if not any(name in t.arrays for t in tables):
+    if not any(name in table.arrays for table in tables):
         return None
     rows = (
-        pa.nulls(len(t), pa.string()) if name not in t.arrays else t.arrays[name].combine_chunks()
-        for t in tables
+        pa.nulls(len(table), pa.string())
+        if name not in table.arrays
+        else table.arrays[name].combine_chunks()
+        for table in tables
     )
     codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
     numbers: reading.Ints = (
@@ -291,17 +297,23 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
     Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token
     block ids.
     """
-    lines, found, latest_ns = reading.JsonLines(path, _Chat), reading.Gathered(has_numbers=True), 0
+    lines, gathered, latest_ns = (
+        reading.JsonLines(path, _Chat),
+        reading.Gathered(has_numbers=True),
+        0,
+    )
     chats: dict[int, tuple[int, int, int]] = {}
-    """Of each chat its row, conversation and time."""
+    """Row, conversation and time of each chat."""
     waits: list[tuple[int, int, int, bool]] = []
     types, conversations, orphans = Counter[str](), 0, 0
     for number, line in lines:
         time_ns = round(line.timestamp * NS_PER_S)
         if time_ns < latest_ns:
-            when = f"from {latest_ns / NS_PER_S:g} to {line.timestamp:g} s"
+            times_text = f"from {latest_ns / NS_PER_S:g} to {line.timestamp:g} s"
             raise lines.fault(
-                f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp"
+                f"time goes backwards, {times_text}; sort the file by timestamp",
+                number,
+                "timestamp",
             )
         latest_ns = time_ns
         lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
@@ -313,10 +325,10 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
             orphans += line.parent_chat_id != ROOT
             session, conversations = conversations, conversations + 1
         else:
-            before, session, asked_ns = parent
-            waits.append((len(found), before, time_ns - asked_ns, False))
-        chats[line.chat_id] = len(found), session, time_ns
-        found.add(
+            before, session, parent_ns = parent
+            waits.append((len(gathered), before, time_ns - parent_ns, False))
+        chats[line.chat_id] = len(gathered), session, time_ns
+        gathered.add(
             time_ns,
             line.input_length,
             line.output_length,
@@ -330,21 +342,21 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
         "types": dict(sorted(types.items())),
     }
     unknown = sorted(name for name in types if name not in TYPES)
-    alone = "each starts a conversation of its own here, and keeps its turn number"
+    treatment = "each starts a new conversation here, and keeps its turn number"
     notes = reading.counted(
-        (orphans, f"requests name a parent that is not before them in the file: {alone}"),
+        (orphans, f"requests name a parent that is not before them in the file: {treatment}"),
         (
             sum(types[name] for name in unknown),
             f"requests are of unknown types: {', '.join(unknown)}",
         ),
     )
-    requests = found.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    requests = gathered.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
     return replace(requests, waits=reading.Waits.of(len(requests), waits))
 
 
 _CLIENTS = "chunk-*-trace.csv"
 _NUMBERED = re.compile(rb"([0-9.e+-]+):")
-_LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}  # with the least shape that can be drawn of
+_LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}  # with the smallest shape that can be sampled
 _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
@@ -357,72 +369,84 @@ def servegen(
     time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
     request_rate_per_s: float | None = None,
 ) -> reading.Requests:
-    """Return requests as `rng` draws them of the clients in the directory at `path`, in a window of
-    their days.
+    """Return requests sampled from the clients in the directory at `path`, in a window of their days.
 
-    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals are
-    of its law and mean, lengths of its newest histograms. With `request_rate_per_s` all clients are
-    slower or faster alike. TraceError if there is no client, a line or histogram is not such, or
-    nothing is asked for in the window.
+    Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals have
+    its law and mean, and lengths its latest histograms. `request_rate_per_s` scales all clients
+    alike. TraceError if there is no client, a line or histogram is invalid, or no request falls in
+    the window.
 
     ServeGen's clients (Alibaba): a directory of `chunk-N-trace.csv` and `chunk-N-dataset.json`,
-    language and reasoning. A client is when it asks how often, by which law, and histograms of its
-    lengths; requests are drawn of that.
+    language and reasoning. A client has request rates over time, a law of intervals, and histograms
+    of lengths, from which requests are sampled.
     """
     if request_rate_per_s is not None and request_rate_per_s <= 0:
         raise ConfigError(f"request rate(={request_rate_per_s:g}) must be > 0 a second")
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
-    traces = sorted(reading.files_of(path, _CLIENTS), key=lambda one: (len(one.name), one.name))
+    traces = sorted(reading.files_of(path, _CLIENTS), key=lambda file: (len(file.name), file.name))
     datasets = {
         trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
         for trace in traces
     }
     stretches: list[tuple[float, float, float, str, float, Any]] = []
     for trace in traces:
-        asked = list(_stretches(trace, begin_s, end_s))
-        known = _histograms(datasets[trace]) if asked else {}
+        client_stretches = list(_stretches(trace, begin_s, end_s))
+        histograms = _histograms(datasets[trace]) if client_stretches else {}
         stretches += [
-            (*of, known.get(max((at for at in known if at <= of[0]), default=-1))) for of in asked
+            (
+                *stretch,
+                histograms.get(
+                    max(
+                        (from_second for from_second in histograms if from_second <= stretch[0]),
+                        default=-1,
+                    )
+                ),
+            )
+            for stretch in client_stretches
         ]
     if not stretches:
         raise TraceError(
-            f"its {len(traces)} clients ask for nothing from {begin_s:g} to {end_s:g} s", path=path
+            f"its {len(traces)} clients have no requests from {begin_s:g} to {end_s:g} s", path=path
         )
-    told = [of for of in stretches if of[-1] is not None]
-    mean_per_s = sum(rate * (end - begin) for begin, end, rate, *_ in told) / (end_s - begin_s)
-    factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and told else 1.0
+    usable = [stretch for stretch in stretches if stretch[-1] is not None]
+    mean_per_s = sum(rate * (end - begin) for begin, end, rate, *_ in usable) / (end_s - begin_s)
+    factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and usable else 1.0
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
         raise TraceError(
-            f"more than {_MOST_REQUESTS} requests in the window: a shorter --time-window", path=path
+            f"more than {_MOST_REQUESTS} requests in the window: use a shorter --time-window",
+            path=path,
         )
-    parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
-    for begin, end, rate, law, shape, lengths in told:
+    sampled_parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
+    for begin, end, rate, law, shape, lengths in usable:
         times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
-        drawn = [rng.choice(values, len(times), p=shares) for values, shares in lengths]
-        parts.append((times, drawn[0], drawn[1]))
-    if not sum(len(times) for times, *_ in parts):
+        lengths_sampled = [rng.choice(values, len(times), p=shares) for values, shares in lengths]
+        sampled_parts.append((times, lengths_sampled[0], lengths_sampled[1]))
+    if not sum(len(times) for times, *_ in sampled_parts):
         raise TraceError(
-            "nothing was drawn in the window: a longer --time-window, or another seed", path=path
+            "no request was sampled in the window: use a longer --time-window, or another seed",
+            path=path,
         )
-    times, inputs, outputs = (np.concatenate(of) for of in zip(*parts, strict=True))
+    times, inputs, outputs = (np.concatenate(column) for column in zip(*sampled_parts, strict=True))
     order = np.argsort(times, kind="stable")
     arrivals = np.rint((times[order] - begin_s) * NS_PER_S).astype(np.int64)
-    files = [one for trace in traces for one in (trace, datasets[trace]) if one.exists()]
+    files = [file for trace in traces for file in (trace, datasets[trace]) if file.exists()]
     facts = {
         "clients": len(traces),
         "time_window_ns": [start_ns, length_ns],
         "request_rate_per_s": mean_per_s * factor,
     }
-    left = len(stretches) - len(told)
+    unusable_count = len(stretches) - len(usable)
     notes = [
         (
             f"the source has rates, laws and histograms of {len(traces)} clients: times and lengths"
-            " are drawn"
+            " are sampled"
         ),
-        "it has no joint distribution of prompts and answers: lengths are drawn independently",
+        "it has no joint distribution of prompts and answers: lengths are sampled independently",
         _NO_SESSIONS,
-        *reading.counted((left, "stretches of clients without histograms of lengths are left out")),
+        *reading.counted(
+            (unusable_count, "stretches of clients without histograms of lengths are omitted")
+        ),
     ]
     origin = reading.origin_of("servegen", path, reading.sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
@@ -432,9 +456,9 @@ def servegen(
 def _stretches(
     path: Path, begin_s: float, end_s: float
 ) -> Iterator[tuple[float, float, float, str, float]]:
-    """Yield what of a client's file lies in the window.
+    """Yield the stretches of a client within the window.
 
-    From, to, requests a second, law of intervals, its shape.
+    A stretch has begin, end, requests a second, law of intervals, and its shape.
     """
     need_file(path)
     rows: list[tuple[float, float, str, float]] = []
@@ -443,97 +467,101 @@ def _stretches(
     ):
         cells = line.strip().split(",")
         try:
-            at_s, rate, _, shape, _ = (float(cells[at]) for at in (0, 1, 2, 4, 5))
+            start_s, rate, _, shape, _ = (float(cells[position]) for position in (0, 1, 2, 4, 5))
         except (ValueError, IndexError):
             raise TraceError(
-                "not start, rate, cv, law and its two parameters", path=path, row=number
+                "expected start, rate, cv, law and its two parameters", path=path, row=number
             ) from None
         law = cells[3]
         is_wrong = not 0 <= rate < math.inf or (
             law and not _LAWS.get(law, math.inf) <= shape < math.inf
         )
-        if is_wrong or not (rows[-1][0] if rows else -1) < at_s <= _MAX_S:
+        if is_wrong or not (rows[-1][0] if rows else -1) < start_s <= _MAX_S:
             raise TraceError(
                 f"{','.join(cells)[:80]!r} is not a stretch of a client", path=path, row=number
             )
-        rows.append((at_s, rate if law else 0.0, law, shape))
+        rows.append((start_s, rate if law else 0.0, law, shape))
     # The last stretch is as long as the one before it.
-    ends = [of[0] for of in rows[1:]] + [
+    ends = [row[0] for row in rows[1:]] + [
         2 * rows[-1][0] - rows[-2][0] if len(rows) > 1 else math.inf
     ]
-    for (at_s, rate, law, shape), next_s in zip(rows, ends, strict=False):
-        if rate and max(at_s, begin_s) < min(next_s, end_s):
-            yield max(at_s, begin_s), min(next_s, end_s), rate, law, shape
+    for (start_s, rate, law, shape), next_s in zip(rows, ends, strict=False):
+        if rate and max(start_s, begin_s) < min(next_s, end_s):
+            yield max(start_s, begin_s), min(next_s, end_s), rate, law, shape
 
 
 def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
-    """Return a client's histograms by the second from which they hold.
+    """Return a client's histograms by the second from which they apply.
 
-    Values and shares of prompts, and of answers.
+    Each is values and shares of prompts, and of answers.
     """
-    found = {}
-    for at_s, fields in read_json(path, dict[int, dict[str, str]]).items():
+    histograms = {}
+    for start_s, fields in read_json(path, dict[int, dict[str, str]]).items():
         pair = []
         for name in ("input_tokens", "output_tokens"):
             if name not in fields:
-                why = f"no {name} but {', '.join(fields)}: requests with images are not read"
-                raise TraceError(why, path=path, column=str(at_s))
+                problem = f"no {name} but {', '.join(fields)}: requests with images are not read"
+                raise TraceError(problem, path=path, column=str(start_s))
             text = _NUMBERED.sub(rb'"\1":', fields[name].encode())
-            of = decode_json(
-                text, dict[int, float], path, misfit=f"{name} at {at_s} is no histogram: {{}}"
+            shares_by_length = decode_json(
+                text, dict[int, float], path, misfit=f"{name} at {start_s} is no histogram: {{}}"
             )
-            values, shares = np.array(list(of), dtype=np.int64), np.array(list(of.values()))
-            is_one = len(of) == 0 or bool(
+            values, shares = (
+                np.array(list(shares_by_length), dtype=np.int64),
+                np.array(list(shares_by_length.values())),
+            )
+            is_valid = len(shares_by_length) == 0 or bool(
                 shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED)
             )
             if (
-                not is_one
+                not is_valid
                 or values.min(initial=0) < 0
                 or values.max(initial=0) > reading.MAX_TOKENS
             ):
                 raise TraceError(
-                    f"{name} at {at_s} is no histogram of tokens", path=path, column=str(at_s)
+                    f"{name} at {start_s} is no histogram of tokens", path=path, column=str(start_s)
                 )
-            pair.append((values, shares / shares.sum() if len(of) else shares))
+            pair.append((values, shares / shares.sum() if len(shares_by_length) else shares))
         if all(len(values) for values, _ in pair):
-            found[at_s] = pair
-    return found
+            histograms[start_s] = pair
+    return histograms
 
 
 def _renewals(
     rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float
 ) -> Any:
-    """Return times within so many seconds whose intervals are of `law` with that shape, as if it
-    had always run.
+    """Return the times of a stationary renewal process with intervals of `law` over `length_s`.
 
-    So their rate is exactly that, in expectation; begun with an arrival, bursty ones would have
-    more.
+        first time = uniform share of a length-biased interval (the one at a random moment)
+        later times = previous time + interval
+
+    So the expected rate is exact over any window; a process that starts with an arrival has more
+    arrivals if it is bursty. Source: renewal theory (Cox, Renewal Theory, 1962).
     """
-    mean, draw = (shape, rng.gamma) if law == "Gamma" else (math.gamma(1 + 1 / shape), rng.weibull)
-    # What is left, at a random moment, of the interval it falls in: long ones are met more often,
-    # as in users.py.
-    met = rng.gamma(shape + 1) if law == "Gamma" else rng.gamma(1 + 1 / shape) ** (1 / shape)
-    found = np.array([rng.random() * met / (mean * rate_per_s)])
-    while found[-1] < length_s:
-        count = int(rate_per_s * (length_s - found[-1]) * 1.1) + 16
-        found = np.append(
-            found, found[-1] + np.cumsum(draw(shape, size=count)) / (mean * rate_per_s)
+    mean, sample = (
+        (shape, rng.gamma) if law == "Gamma" else (math.gamma(1 + 1 / shape), rng.weibull)
+    )
+    # A length-biased interval: a random moment falls into long ones more often.
+    residual = rng.gamma(shape + 1) if law == "Gamma" else rng.gamma(1 + 1 / shape) ** (1 / shape)
+    times = np.array([rng.random() * residual / (mean * rate_per_s)])
+    while times[-1] < length_s:
+        count = int(rate_per_s * (length_s - times[-1]) * 1.1) + 16
+        times = np.append(
+            times, times[-1] + np.cumsum(sample(shape, size=count)) / (mean * rate_per_s)
         )
-    return found[found < length_s]
+    return times[times < length_s]
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnsRead:
-    """The columns read from one file, Arrow chunked arrays by name, and the names of those that
-    were not.
-    """
+    """The columns read from one file as Arrow chunked arrays, and the names of unread columns."""
 
     path: Path
     arrays: dict[str, Any]
-    others: tuple[str, ...]
+    unread: tuple[str, ...]
 
     def __len__(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(next(iter(self.arrays.values())))
 
     def tokens(self, name: str) -> reading.Ints:
@@ -547,15 +575,17 @@ class ColumnsRead:
         )
         return values
 
-    def refuse(self, name: str, is_wrong: Any, values: Any, why: str) -> None:
+    def refuse(self, name: str, is_wrong: Any, values: Any, reason: str) -> None:
         """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
-        refuse(is_wrong, f"{{}} {why}", values, path=self.path, column=name, first_row=FIRST_LINE)
+        refuse(
+            is_wrong, f"{{}} {reason}", values, path=self.path, column=name, first_row=FIRST_LINE
+        )
 
 
 def header_of(path: Path) -> list[str]:
     """Return the names in the first line of the CSV at `path`.
 
-    TraceError if it is empty or no text.
+    TraceError if it is empty or not text.
     """
     need_file(path)
     line = next(utf8_lines(path), b"")[: 1 << 16]

@@ -1,4 +1,4 @@
-"""Conversations as they were recorded: ShareGPT's, as text, and those of coding agents."""
+"""Recorded conversations: ShareGPT's, as text, and those of coding agents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONTEXT = ("system", "tool", "function", "observation")
 
 
 class Tokenizer(StrEnum):
-    """How tokens are counted."""
+    """The method to count tokens."""
 
     AUTO = "auto"
     TIKTOKEN = "tiktoken"
@@ -42,11 +42,10 @@ class Tokenizer(StrEnum):
 
 
 def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
-    """Return a function that makes units of a text, how many of them are a token, and a description
-    for the notes.
+    """Return a function from text to units, the units of a token, and a description for notes.
 
-    ConfigError if there is no such tokenizer; ProbeUnavailable if `tiktoken` was asked for and
-    cannot be had; `auto` falls back to characters.
+    ConfigError for an unknown tokenizer; ProbeUnavailable if `tiktoken` was requested but is
+    unavailable; `auto` falls back to characters.
     """
     if tokenizer not in tuple(Tokenizer):
         raise ConfigError(f"unknown tokenizer {tokenizer!r}; use {', '.join(Tokenizer)}")
@@ -54,7 +53,7 @@ def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
         try:
             encoding = importlib.import_module("tiktoken").get_encoding(ENCODING)
         except (ImportError, OSError) as error:
-            # OSError: it fetches its vocabulary once, and there may be no network.
+            # OSError: tiktoken downloads its vocabulary once, which may fail.
             if tokenizer == Tokenizer.TIKTOKEN:
                 raise ProbeUnavailable(
                     f"tiktoken is not available ({error}); pip install tiktoken, or --tokenizer"
@@ -84,10 +83,10 @@ class _Conversation(msgspec.Struct):
 
 
 _ODDITIES = {
-    "empty_conversations": "conversations without a question and an answer were left out",
-    "unanswered": "last questions have no answer and were left out",
-    "unasked": "answers have no question before them: they are history, not requests",
-    "unknown_speakers": "messages of unknown speakers were taken for questions",
+    "empty_conversations": "conversations without a question and an answer were omitted",
+    "unanswered": "last questions have no answer and were omitted",
+    "unasked": "answers have no question before them: they count as history, not as requests",
+    "unknown_speakers": "messages of unknown speakers were assumed to be questions",
 }
 
 
@@ -101,25 +100,24 @@ def sharegpt(
     max_conversations: int | None = None,
     tokenizer: str = "auto",
 ) -> reading.Requests:
-    """Return the requests of the ShareGPT JSON array at `path`, one an answer, arriving as `rng`
-    draws.
+    """Return the requests of the ShareGPT JSON array at `path`, one an answer, at random times.
 
-    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of one of the
-    `live_conversations` going on, any with the same chance; one that ends makes way for the next of
-    the file. TraceError if the file is no such array, or no conversation has a question and an
-    answer; ConfigError if a rate or count cannot be.
+    Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of a random one of
+    `live_conversations`; a finished conversation is replaced by the next of the file. TraceError if
+    the file is not such an array, or no conversation has a question and an answer; ConfigError for
+    an invalid rate or count.
 
     ShareGPT JSON, an array of conversations as text. It has no times and no token counts: both are
-    made, and noted.
+    generated, with a note.
     """
     if not 0 < request_rate_per_s < math.inf:
         raise ConfigError(f"request rate(={request_rate_per_s}) must be > 0 a second")
     if live_conversations < 1 or (max_conversations is not None and max_conversations < 1):
         raise ConfigError("conversations: at least 1")
     encode, per_token, tokenizer_name = encoder(tokenizer)
-    odd = Counter[str]()
+    oddities = Counter[str]()
     inputs, outputs, lengths = _read_turns(
-        path, lambda text: -(-len(encode(text)) // per_token), max_conversations, odd
+        path, lambda text: -(-len(encode(text)) // per_token), max_conversations, oddities
     )
     if not inputs:
         raise TraceError("no conversation has a question and an answer", path=path)
@@ -138,7 +136,7 @@ def sharegpt(
         "live_conversations": live_conversations,
         "max_conversations": max_conversations,
         "conversations": len(lengths),
-        **{name: odd[name] for name in _ODDITIES},
+        **{name: oddities[name] for name in _ODDITIES},
     }
     origin = reading.origin_of("sharegpt", path, reading.sha256_of(path), len(order), 0, **facts)
     tokens = reading.column(inputs)[order], reading.column(outputs)[order]
@@ -147,10 +145,10 @@ def sharegpt(
         " time"
     )
     notes = [
-        f"the source has no times: they are drawn, {times}",
+        f"the source has no times: they are sampled, {times}",
         f"the source has no token counts: they are {tokenizer_name}",
         "the source has no block ids: prompts share a prefix within their conversation only",
-        *reading.counted(*((odd[name], what) for name, what in _ODDITIES.items())),
+        *reading.counted(*((oddities[name], note) for name, note in _ODDITIES.items())),
     ]
     return reading.without_blocks(
         arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places
@@ -158,13 +156,12 @@ def sharegpt(
 
 
 def _read_turns(
-    path: Path, count: Callable[[str], int], limit: int | None, odd: Counter[str]
+    path: Path, count: Callable[[str], int], limit: int | None, oddities: Counter[str]
 ) -> tuple[array[int], array[int], array[int]]:
-    """Return the tokens of prompts and answers, a turn an answer, and how many turns conversations
-    have that have any.
+    """Return the tokens of prompts and answers, one turn an answer, and the turns of conversations.
 
-    A prompt carries all that came before it. `odd` takes how often there was what made no turn, as
-    in _ODDITIES.
+    A prompt carries all messages before it. `oddities` counts messages that make no turn, by the
+    names in _ODDITIES. Conversations without turns are omitted.
     """
     need_file(path)
     if path.stat().st_size == 0:
@@ -172,32 +169,32 @@ def _read_turns(
     decoder = msgspec.json.Decoder(_Conversation)
     inputs, outputs, lengths = (array("q") for _ in range(3))
     with path.open("rb") as file:
-        # Only the pages in use are in memory. The map ends with the last look into it, not before.
+        # A memory map keeps only the pages in use in memory.
         text: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if as_utf8(text[:4]) != text[:4]:
         text = as_utf8(text[:])
-    parts = decode_json(
+    conversations = decode_json(
         text, list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}"
     )
-    for row, part in enumerate(parts[:limit]):
-        before, made, is_asked = 0, len(inputs), False
-        for message in decode_json(part, decoder, path, row=row).conversations:
+    for row, conversation in enumerate(conversations[:limit]):
+        history_tokens, turns_before, has_question = 0, len(inputs), False
+        for message in decode_json(conversation, decoder, path, row=row).conversations:
             tokens = count(message.value)
             if message.speaker not in ANSWERING:
-                is_asked = is_asked or message.speaker not in CONTEXT
-                odd["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
-            elif is_asked:
-                inputs.append(before)
+                has_question = has_question or message.speaker not in CONTEXT
+                oddities["unknown_speakers"] += message.speaker not in (*ASKING, *CONTEXT)
+            elif has_question:
+                inputs.append(history_tokens)
                 outputs.append(tokens)
-                is_asked = False
+                has_question = False
             else:
-                odd["unasked"] += 1
-            before += tokens
-        odd["unanswered"] += is_asked
-        if len(inputs) > made:
-            lengths.append(len(inputs) - made)
+                oddities["unasked"] += 1
+            history_tokens += tokens
+        oddities["unanswered"] += has_question
+        if len(inputs) > turns_before:
+            lengths.append(len(inputs) - turns_before)
         else:
-            odd["empty_conversations"] += 1
+            oddities["empty_conversations"] += 1
         if inputs and inputs[-1] > reading.MAX_TOKENS:
             raise TraceError(
                 f"a prompt of more than {reading.MAX_TOKENS} tokens", path=path, row=row
@@ -208,28 +205,29 @@ def _read_turns(
 def _interleave(
     lengths: reading.Ints, live: int, rng: np.random.Generator
 ) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
-    """Return, in order of arrival, each request's turn (numbered through the file), conversation,
-    and place in that.
+    """Return each request's turn (numbered over the file), conversation, and turn within that.
+
+    They are in order of arrival.
     """
     total = int(lengths.sum())
     firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
     draws = rng.random(total)
-    going = list(range(min(live, len(lengths))))
-    waiting = len(going)
-    done = [0] * len(lengths)
+    live_conversations = list(range(min(live, len(lengths))))
+    next_conversation = len(live_conversations)
+    turns_taken = [0] * len(lengths)
     sessions, places = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
     for i in range(total):
-        slot = int(draws[i] * len(going))
-        session = going[slot]
-        sessions[i], places[i] = session, done[session]
-        done[session] += 1
-        if done[session] == lengths[session]:
-            if waiting < len(lengths):
-                going[slot] = waiting
-                waiting += 1
+        slot = int(draws[i] * len(live_conversations))
+        session = live_conversations[slot]
+        sessions[i], places[i] = session, turns_taken[session]
+        turns_taken[session] += 1
+        if turns_taken[session] == lengths[session]:
+            if next_conversation < len(lengths):
+                live_conversations[slot] = next_conversation
+                next_conversation += 1
             else:
-                going[slot] = going[-1]
-                going.pop()
+                live_conversations[slot] = live_conversations[-1]
+                live_conversations.pop()
     return firsts[sessions] + places, sessions, places
 
 
@@ -256,27 +254,26 @@ class _File(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Conversations:
-    """The conversations of all files, as they are read."""
+    """Collects the conversations of all files."""
 
     idle_cap_ns: int | None
     start_ratio: tuple[float, float] | None
-    found: reading.Gathered = field(default_factory=reading.Gathered)
+    gathered: reading.Gathered = field(default_factory=reading.Gathered)
     block_tokens: int = 0
     count: int = 0
-    """Of conversations and sub-agents."""
+    """Number of conversations and sub-agents."""
     subagents: int = 0
     out_of_order: int = 0
     warmups: int = 0
     left_out: int = 0
 
     def enter(
-        self, file: _File, scope: int | None, start_ns: int, draw: float, fault: _Fault
+        self, file: _File, scope: int | None, start_ns: int, start_draw: float, fault: _Fault
     ) -> None:
-        """Append a conversation that starts then, its sub-agents after it.
+        """Append a conversation that starts at `start_ns`, followed by its sub-agents.
 
-        With `scope` None its ids are of all files.
-
-        Of one with a start ratio, `draw` says which moment of it is the start.
+        With `scope` None, its ids are shared by all files. `start_draw` (0 to 1) chooses the start
+        within the start ratio.
         """
         if file.block_size <= 0:
             raise fault(f"{file.block_size} must be > 0 tokens", column="block_size")
@@ -290,132 +287,141 @@ class _Conversations:
         calls = list(self._calls(file.requests, fault))
         if not calls:
             return
-        began = np.array(
+        began_ns = np.array(
             [min(round(t * NS_PER_S), reading.MAX_NS) for _, t, _, _ in calls], dtype=np.int64
         )
-        ended: reading.Ints = began + np.array(
-            [round((one.api_time or 0) * NS_PER_S) for one, *_ in calls], dtype=np.int64
+        ended_ns: reading.Ints = began_ns + np.array(
+            [round((call.api_time or 0) * NS_PER_S) for call, *_ in calls], dtype=np.int64
         )
         if self.idle_cap_ns is not None:
-            order = np.argsort(began, kind="stable")
-            idle = began[order][1:] - np.maximum.accumulate(ended[order])[:-1]
+            order = np.argsort(began_ns, kind="stable")
+            idle = began_ns[order][1:] - np.maximum.accumulate(ended_ns[order])[:-1]
             shift = np.cumsum(np.maximum(0, idle - self.idle_cap_ns), dtype=np.int64)
             shift = np.concatenate([np.zeros(1, dtype=np.int64), shift])
-            began[order], ended[order] = began[order] - shift, ended[order] - shift
+            began_ns[order], ended_ns[order] = began_ns[order] - shift, ended_ns[order] - shift
         is_kept = np.ones(len(calls), dtype=bool)
         if self.start_ratio is not None:
-            began, ended, is_kept = self._from_the_middle(
-                began, ended, np.array([call[2] for call in calls]), draw
+            began_ns, ended_ns, is_kept = self._from_the_middle(
+                began_ns, ended_ns, np.array([call[2] for call in calls]), start_draw
             )
-        for (request, _, session, turn), at_ns, end_ns, kept in zip(
-            calls, began.tolist(), ended.tolist(), is_kept, strict=True
+        for (request, _, session, turn), at_ns, end_ns, keeps_request in zip(
+            calls, began_ns.tolist(), ended_ns.tolist(), is_kept, strict=True
         ):
-            if kept:
+            if keeps_request:
                 chain = ((scope, block) for block in request.hash_ids or ())
                 tokens = request.input or 0, request.output or 0
-                self.found.add(start_ns + at_ns, *tokens, chain, session, start_ns + end_ns, turn)
+                self.gathered.add(
+                    start_ns + at_ns, *tokens, chain, session, start_ns + end_ns, turn
+                )
 
     def _calls(
         self, requests: list[_Request], fault: _Fault
     ) -> Iterator[tuple[_Request, float, int, int]]:
-        """Yield a conversation's requests with their times, session and turn, then its sub-agents'."""
-        # A sub-agent's times are from its own start, unless all are past where its conversation
-        # starts it.
+        """Yield the requests of a conversation, then of its sub-agents, with time, session and turn."""
+        # A sub-agent's times count from its own start, unless all are after its start in the
+        # conversation.
         agents = [request for request in requests if request.type == SUBAGENT]
         is_own_clock = any(inner.t < agent.t for agent in agents for inner in agent.requests or ())
-        left = [(requests, 0.0, "")]
-        while left:
-            asked, start, where = left.pop(0)
+        pending = [(requests, 0.0, "")]
+        while pending:
+            request_list, start, prefix = pending.pop(0)
             session, turn, latest, nested = self.count, 0, 0.0, []
             self.count += 1
-            for number, request in enumerate(asked):
-                place = f"{where}requests[{number}]"
+            for number, request in enumerate(request_list):
+                path_text = f"{prefix}requests[{number}]"
                 if request.type == SUBAGENT:
                     nested.append(
-                        (request.requests or [], start + request.t * is_own_clock, f"{place}.")
+                        (request.requests or [], start + request.t * is_own_clock, f"{path_text}.")
                     )
                     continue
                 if request.input is None or request.output is None or request.hash_ids is None:
-                    raise fault("a request needs in, out and hash_ids", column=place)
-                ids, (whole, partial) = (
+                    raise fault("a request needs in, out and hash_ids", column=path_text)
+                ids, (full_blocks, partial) = (
                     len(request.hash_ids),
                     divmod(request.input, self.block_tokens),
                 )
-                if ids not in (whole, whole + (partial > 0)):
-                    why = (
+                if ids not in (full_blocks, full_blocks + (partial > 0)):
+                    problem = (
                         f"{ids} ids, but {request.input} input tokens in blocks of"
                         f" {self.block_tokens}"
                     )
-                    raise fault(f"{why} make {whole} whole blocks", column=f"{place}.hash_ids")
+                    raise fault(
+                        f"{problem} make {full_blocks} whole blocks", column=f"{path_text}.hash_ids"
+                    )
                 self.out_of_order += request.t < latest
                 latest = request.t
                 yield request, start + request.t, session, turn
                 turn += 1
             self.subagents += len(nested)
-            left[:0] = nested
+            pending[:0] = nested
 
     def _from_the_middle(
-        self, began: reading.Ints, ended: reading.Ints, sessions: reading.Ints, draw: float
+        self,
+        began_ns: reading.Ints,
+        ended_ns: reading.Ints,
+        sessions: reading.Ints,
+        start_draw: float,
     ) -> tuple[reading.Ints, reading.Ints, Any]:
-        """Return times from a moment of the conversation on, and which requests are left.
+        """Return times from a moment within the conversation, and a mask of the remaining requests.
 
-        Those from then on are, and of each session that has any the last one before, which warms
-        the caches up.
+        They are the requests from that moment on, and the last one before it in each of their
+        sessions, which warms up the caches.
         """
-        least, most = self.start_ratio or (0.0, 0.0)
-        first, last = int(began.min()), int(began.max())
-        moment = first + round((least + draw * (most - least)) * (last - first))
-        is_after = began >= moment
-        is_kept, lead = is_after.copy(), moment - began
+        low, high = self.start_ratio or (0.0, 0.0)
+        first, last = int(began_ns.min()), int(began_ns.max())
+        moment = first + round((low + start_draw * (high - low)) * (last - first))
+        is_after = began_ns >= moment
+        is_kept, lead_ns = is_after.copy(), moment - began_ns
         for session in np.unique(sessions[is_after]):
             before = np.flatnonzero((sessions == session) & ~is_after)
             if len(before):
-                is_kept[before[np.argmax(began[before])]] = True
+                is_kept[before[np.argmax(began_ns[before])]] = True
         cap = reading.MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
-        # Before it a warm-up is no earlier than the cap, and what comes first after it no later.
+        # A warm-up is at most the idle cap before the moment, the next request at most after it.
         shift = (
             np.where(
-                is_after, np.maximum(0, -lead[is_after].max() - cap), np.minimum(0, cap - lead)
+                is_after,
+                np.maximum(0, -lead_ns[is_after].max() - cap),
+                np.minimum(0, cap - lead_ns),
             )
             + moment
         )
         self.warmups += int((is_kept & ~is_after).sum())
         self.left_out += int((~is_kept).sum())
-        return began - shift, ended - shift, is_kept
+        return began_ns - shift, ended_ns - shift, is_kept
 
     def notes(self, rate_per_s: float, scopes: Counter[str]) -> list[str]:
-        """Return what is to be said of them.
-
-        How many have ids of which scope, and how they were placed in time.
-        """
-        drawn = (
-            f"they are drawn, Poisson at {rate_per_s:g} a second"
+        """Return notes on the scope of ids, and on times."""
+        start_text = (
+            f"starts are sampled, Poisson at {rate_per_s:g} a second"
             if rate_per_s
             else "all start at 0"
         )
-        notes = [f"the source does not say when its {scopes.total()} conversations start: {drawn}"]
+        notes = [
+            f"the source has no start times of its {scopes.total()} conversations: {start_text}"
+        ]
         if LOCAL in scopes:
             notes.append(
                 "block ids are local to their file: nothing is shared between conversations"
             )
-        apart = "are sessions of their own, from where they start, with shared ids"
-        notes += reading.counted((self.subagents, f"sub-agents {apart}"))
+        description = "are separate sessions with shared ids"
+        notes += reading.counted((self.subagents, f"sub-agents {description}"))
         if self.idle_cap_ns is not None:
             notes.append(
                 "idle time of conversations (no request in progress) is cut to"
                 f" {format_duration(self.idle_cap_ns)}"
             )
         if self.start_ratio is not None:
-            least, most = self.start_ratio
+            low, high = self.start_ratio
             notes.append(
-                f"conversations begin at a moment drawn from {least:g} to {most:g} of their span:"
-                f" {self.left_out} requests before it are left out, {self.warmups} warm the"
-                " caches up"
+                f"conversations begin at a random moment within {low:g} to {high:g} of their span:"
+                f" {self.left_out} requests before it are omitted, {self.warmups} warm up the"
+                " caches"
             )
         return [*notes, *reading.backwards_notes(self.out_of_order)]
 
 
-# Long: its options, and what each is said to do.
+# Long, because of its options and their description.
 @reading.source(
     lambda start: (
         start.text.startswith(b"{")
@@ -436,15 +442,15 @@ def agentic(
 
     A JSON file, all `*.json` of a directory, or JSON lines.
 
-    The files do not say when conversations start: all at 0, or with a rate, one after the other as
-    `rng` draws (Poisson). Ids of different files are kept apart unless a file says that its ids are
-    global. With `idle_cap_ns` no conversation is idle for longer; with `start_ratio` each begins at
-    a moment drawn between these shares of its span. TraceError if a file is not such an object, its
-    ids do not fit its lengths, or block sizes differ.
+    The files have no start times of conversations: all start at 0, or with a rate as a Poisson
+    process. Ids of different files are distinct unless a file declares them global. `idle_cap_ns`
+    limits idle times; with `start_ratio`, each conversation begins at a random moment between these
+    shares of its span. TraceError if a file is not such an object, its ids do not fit its lengths,
+    or block sizes differ.
 
     Agentic coding conversations (kv-cache-tester, the editions cc-traces-weka): one a file, or a
-    line, ids of 64 tokens. Each conversation has a clock and, mostly, ids of its own; sub-agents,
-    nested in it, share its ids.
+    line, ids of 64 tokens. Each conversation has its own clock and, mostly, its own ids; nested
+    sub-agents share them.
     """
     if not 0 <= conversation_rate_per_s < math.inf:
         raise ConfigError(f"conversation rate(={conversation_rate_per_s}) must be >= 0 a second")
@@ -459,7 +465,7 @@ def agentic(
     files = (
         reading.JsonLines(path, _File)
         if is_lines
-        else ((None, read_json(one, _File)) for one in paths)
+        else ((None, read_json(file_path, _File)) for file_path in paths)
     )
     for number, (row, file) in enumerate(files):
         if number and conversation_rate_per_s:
@@ -469,13 +475,13 @@ def agentic(
                 f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock"
             )
         scopes[file.hash_id_scope] += 1
-        draw = float(rng.random()) if start_ratio else 0.0
-        place = None if file.hash_id_scope == GLOBAL else number
+        start_draw = float(rng.random()) if start_ratio else 0.0
+        scope = None if file.hash_id_scope == GLOBAL else number
         fault = partial(TraceError, path=path if is_lines else paths[number], row=row)
-        conversations.enter(file, place, int(start), draw, fault)
+        conversations.enter(file, scope, int(start), start_draw, fault)
     notes = conversations.notes(conversation_rate_per_s, scopes)
     facts = {
-        "files": [p.name for p in paths],
+        "files": [file_path.name for file_path in paths],
         "conversation_rate_per_s": conversation_rate_per_s,
         "conversations": scopes.total(),
         "subagents": conversations.subagents,
@@ -483,7 +489,7 @@ def agentic(
         "idle_cap_ns": idle_cap_ns,
         "start_ratio": start_ratio,
     }
-    return conversations.found.requests(
+    return conversations.gathered.requests(
         kind, path, reading.sha256_of(*paths), conversations.block_tokens, notes, **facts
     )
 
@@ -491,7 +497,7 @@ def agentic(
 agentx = reading.source(lambda _: False)(
     partial(agentic.read, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx")
 )
-"""The same by the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp).
+"""The format `agentic` with the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp).
 
 Idle cap 10 s, start ratio 0 to 1.
 """
@@ -520,80 +526,98 @@ ASKING_EVENTS = ("user_message", "tool_result")
 def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
     """Return the rounds of the file at `path` as requests.
 
-    Each comes with the last thing that it was asked.
+    A round arrives with the last event that triggered it.
 
-    A prompt begins with the whole prompt before it in its session; where it is shorter than that,
-    only with what the provider found in its cache (`prefix_tokens`). So a miss of the provider's is
-    none here. TraceError if a line is no such round, or a time of it is none.
+    A prompt is assumed to begin with the whole previous prompt of its session; a shorter prompt
+    begins with the tokens cached by the provider (`prefix_tokens`). So a miss of the provider's
+    cache is no miss here. TraceError if a line is not a round, or has an invalid time.
 
-    TraceLab's rounds of coding agents (University of Washington), a round a line: sessions,
-    lengths, and the times of what a round was asked and answered; no text, and no hashes.
+    TraceLab's rounds of coding agents (University of Washington), one a line: sessions, lengths, and
+    times of questions and answers; no text, and no hashes.
     """
     lines = reading.JsonLines(path, _Round)
     rounds: list[tuple[int, int, str, int, int, int]] = []
     newest: dict[str, tuple[int, int]] = {}
-    appended, fresh, left = Counter[str](), Counter[str](), Counter[str]()
+    appended, fresh, omitted = Counter[str](), Counter[str](), Counter[str]()
     for number, line in lines:
         prefix, added, output = (
             line.prefix_tokens or 0,
             line.newly_append_tokens or 0,
             line.output_tokens or 0,
         )
-        # TraceLab's own figure: what a round adds to the context, less the answer before it.
+        # TraceLab's own figure: tokens that a round adds to the context, less the previous answer.
         trigger = line.timing_events[0].event_type if line.timing_events else ""
         if line.session_id in newest and trigger in ASKING_EVENTS:
-            before, answered = newest[line.session_id]
+            previous_tokens, answered = newest[line.session_id]
             appended[line.provider] += added
-            fresh[line.provider] += max(0, prefix + added - before) - answered
+            fresh[line.provider] += max(0, prefix + added - previous_tokens) - answered
         newest[line.session_id] = prefix + added, output
         times = [
             (
-                reading.wall_ns(event.timestamp, lines, number, f"timing_events[{at}].timestamp"),
+                reading.wall_ns(
+                    event.timestamp, lines, number, f"timing_events[{index}].timestamp"
+                ),
                 event.event_type,
             )
-            for at, event in enumerate(line.timing_events)
+            for index, event in enumerate(line.timing_events)
             if event.timestamp
         ]
         if not times or not prefix + added:
-            left["without times" if not times else "without input tokens"] += 1
+            omitted["without times" if not times else "without input tokens"] += 1
             continue
-        asked = max((ns for ns, kind in times if kind in ASKING_EVENTS), default=min(times)[0])
+        asked_ns = max((ns for ns, kind in times if kind in ASKING_EVENTS), default=min(times)[0])
         rounds.append(
-            (asked, max(max(times)[0], asked), line.session_id, prefix, prefix + added, output)
+            (
+                asked_ns,
+                max(max(times)[0], asked_ns),
+                line.session_id,
+                prefix,
+                prefix + added,
+                output,
+            )
         )
-    found, known, shorter, first, free = (
+    gathered, history, shorter_prompts, cached_first, next_id = (
         reading.Gathered(has_numbers=True),
         dict[str, tuple[int, list[int]]](),
         0,
         0,
         0,
     )
-    for asked, answered, session, prefix, prompt, output in sorted(rounds, key=itemgetter(0)):
-        before, chain = known.get(session, (0, []))
-        first += 0 if session in known else prefix
-        shorter += prompt < before
-        kept = min(before if prompt >= before else min(prefix, prompt), before) // block_tokens
-        free, fresh_id = free + prompt // block_tokens - kept, free
-        known[session] = prompt, [*chain[:kept], *range(fresh_id, free)]
-        found.add(asked, prompt, output, known[session][1], session, answered)
-    same = (
-        "a prompt begins with the whole prompt before it of its session, in blocks of"
+    for asked_ns, answered, session, prefix, prompt, output in sorted(rounds, key=itemgetter(0)):
+        previous_tokens, chain = history.get(session, (0, []))
+        cached_first += 0 if session in history else prefix
+        shorter_prompts += prompt < previous_tokens
+        kept_blocks = (
+            min(
+                previous_tokens if prompt >= previous_tokens else min(prefix, prompt),
+                previous_tokens,
+            )
+            // block_tokens
+        )
+        next_id, first_new_id = next_id + prompt // block_tokens - kept_blocks, next_id
+        history[session] = prompt, [*chain[:kept_blocks], *range(first_new_id, next_id)]
+        gathered.add(asked_ns, prompt, output, history[session][1], session, answered)
+    assumption = (
+        "a prompt is assumed to begin with the previous prompt of its session, in blocks of"
         f" {block_tokens} tokens"
     )
-    notes = [f"the source has no block ids: {same}"]
+    notes = [f"the source has no block ids: {assumption}"]
     notes += reading.counted(
-        (shorter, "prompts are shorter than that: they begin with what the provider had cached")
+        (
+            shorter_prompts,
+            "prompts are shorter than that, and begin with the tokens cached by the provider",
+        )
     )
     notes.append(
-        f"of first prompts the provider had {first} tokens cached, by other sessions: which is not"
-        " said, so nothing is shared between sessions; sub-agents are sessions too"
+        f"the provider had {cached_first} tokens of first prompts cached, from unknown sessions, so"
+        " nothing is shared between sessions here; sub-agents are sessions, too"
     )
     notes += reading.counted(
-        *((count, f"rounds {what} are left out") for what, count in sorted(left.items()))
+        *((count, f"rounds {reason} are omitted") for reason, count in sorted(omitted.items()))
     )
     facts = {
         "appended_tokens": dict(appended),
         "fresh_tokens": dict(fresh),
-        "rounds_left_out": left.total(),
+        "rounds_left_out": omitted.total(),
     }
-    return found.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
+    return gathered.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)

@@ -46,18 +46,18 @@ def lookup_log(path: Path) -> reading.Requests:
     it looks up, with its full chunks.
     """
     paths = reading.files_of(path, LOOKUP_FILES)
-    found, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
-    for one in paths:
-        lines = reading.JsonLines(one, _Lookup, name_fields=True)
+    gathered, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
+    for file_path in paths:
+        lines = reading.JsonLines(file_path, _Lookup, name_fields=True)
         for number, line in lines:
             first = first or line
-            chunks, most = len(line.chunk_hashes), line.seq_len // line.chunk_size
-            if chunks > most:
-                why = (
+            chunks, full_chunks = len(line.chunk_hashes), line.seq_len // line.chunk_size
+            if chunks > full_chunks:
+                problem = (
                     f"{chunks} hashes, but {line.seq_len} tokens in chunks of {line.chunk_size}"
-                    f" make {most} full ones"
+                    f" make {full_chunks} full ones"
                 )
-                raise lines.fault(why, number, "chunk_hashes")
+                raise lines.fault(problem, number, "chunk_hashes")
             if len(set(line.chunk_hashes)) < chunks:
                 raise lines.fault(
                     "a hash appears twice, but a hash names one whole prefix",
@@ -65,16 +65,16 @@ def lookup_log(path: Path) -> reading.Requests:
                     "chunk_hashes",
                 )
             for name in ("model_name", "chunk_size"):
-                mine, of_first = getattr(line, name), getattr(first, name)
-                if mine != of_first:
-                    why = (
-                        f"{mine!r} after {of_first!r}: one file may hold one model's requests;"
+                value, first_value = getattr(line, name), getattr(first, name)
+                if value != first_value:
+                    problem = (
+                        f"{value!r} after {first_value!r}: one file may hold one model's requests;"
                         f" split it by {name}"
                     )
-                    raise lines.fault(why, number, name)
+                    raise lines.fault(problem, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
-            found.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+            gathered.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
         unused |= lines.fields
     if first is None:
         raise TraceError("holds no request", path=path)
@@ -88,7 +88,7 @@ def lookup_log(path: Path) -> reading.Requests:
     )
     notes += reading.unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
-    return found.requests(
+    return gathered.requests(
         "lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts
     )
 
@@ -117,18 +117,18 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
     """
     paths = reading.files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
-    found, each = reading.Gathered(), block_tokens * per_token
-    for lines in (reading.JsonLines(one, _Chat) for one in paths):
+    gathered, units_per_block = reading.Gathered(), block_tokens * per_token
+    for lines in (reading.JsonLines(file_path, _Chat) for file_path in paths):
         for number, line in lines:
             units, answer = encode(line.input), encode(line.output)
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
             if max(inputs, outputs) > reading.MAX_TOKENS:
                 raise lines.fault(f"a text of more than {reading.MAX_TOKENS} tokens", number, None)
-            found.add(
+            gathered.add(
                 line.timestamp * NS_PER_US,
                 inputs,
                 outputs,
-                reading.full_blocks(units, each),
+                reading.full_blocks(units, units_per_block),
                 line.session_id,
             )
     notes = [
@@ -138,8 +138,8 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
             " are one block"
         ),
     ]
-    facts = {"files": [one.name for one in paths], "tokenizer": words}
-    return found.requests(
+    facts = {"files": [file_path.name for file_path in paths], "tokenizer": words}
+    return gathered.requests(
         "lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts
     )
 
@@ -204,7 +204,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     need_file(path)
-    found, digest, first, unused = reading.Gathered(), hashlib.sha256(), None, 0
+    gathered, digest, first, unused = reading.Gathered(), hashlib.sha256(), None, 0
     for number, record in _records(path, digest):
         if not record.qualname.endswith(_PREFETCH):
             unused += 1
@@ -216,34 +216,36 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
             raise TraceError(
                 message, path=path, row=number, column=f"spec.{place}" if place else "spec"
             ) from None
-        groups = [g for g in spec.key_groups if g.keys]
+        groups = [group for group in spec.key_groups if group.keys]
         if not groups:
             continue
         first = first or groups
-        whole = next((g for g in groups if g.sliding_window_size == _WHOLE_PREFIX), groups[0])
-        if whole.keys[0].model_name != first[0].keys[0].model_name:
-            why = (
-                f"{whole.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of"
+        full_group = next(
+            (group for group in groups if group.sliding_window_size == _WHOLE_PREFIX), groups[0]
+        )
+        if full_group.keys[0].model_name != first[0].keys[0].model_name:
+            problem = (
+                f"{full_group.keys[0].model_name!r} after {first[0].keys[0].model_name!r}: a trace of"
                 " two models"
             )
-            raise TraceError(why, path=path, row=number, column="model_name")
-        chain = [key.chunk_hash for key in whole.keys]
-        found.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
+            raise TraceError(problem, path=path, row=number, column="model_name")
+        chain = [key.chunk_hash for key in full_group.keys]
+        gathered.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
     if first is None:
         raise TraceError("holds no prefetch, and so no prompts", path=path)
     dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}
     if chunk_tokens not in dimensions:
-        why = (
-            f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: say"
+        problem = (
+            f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: set"
             " --block-tokens"
         )
-        raise TraceError(why, path=path)
+        raise TraceError(problem, path=path)
     sizes = [
-        chunk_bytes(g.layout_desc.shapes, g.layout_desc.dtypes)
-        for g in first
-        if g.keys[0].kv_rank == first[0].keys[0].kv_rank
+        chunk_bytes(group.layout_desc.shapes, group.layout_desc.dtypes)
+        for group in first
+        if group.keys[0].kv_rank == first[0].keys[0].kv_rank
     ]
-    known = None if None in sizes else sum(size or 0 for size in sizes)
+    rank_bytes = None if None in sizes else sum(size or 0 for size in sizes)
     notes = [
         (
             "the trace has full chunks only: prompts end with their last one, output_tokens is 0,"
@@ -251,13 +253,15 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
         ),
         f"a chunk is taken as {chunk_tokens} tokens (--block-tokens)",
     ]
-    model = model_of(first[0].keys[0].model_name, known, chunk_tokens)
+    model = model_of(first[0].keys[0].model_name, rank_bytes, chunk_tokens)
     facts = {
         "model": model,
-        "ranks": len({g.keys[0].kv_rank for g in first}),
+        "ranks": len({group.keys[0].kv_rank for group in first}),
         "records_not_used": unused,
     }
-    return found.requests("lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts)
+    return gathered.requests(
+        "lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts
+    )
 
 
 def _bare(value: Any) -> Any:
@@ -277,11 +281,11 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
     header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
     size = path.stat().st_size
     with path.open("rb") as file:
-        number = at = 0
+        number = bytes_read = 0
         while prefix := file.read(_LENGTH.size):
             length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MOST_BYTES + 1
-            at += _LENGTH.size + length
-            if length > _MOST_BYTES or at > size:
+            bytes_read += _LENGTH.size + length
+            if length > _MOST_BYTES or bytes_read > size:
                 raise TraceError(
                     "the file ends within this record, or is damaged", path=path, row=number
                 )
@@ -292,10 +296,10 @@ def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
                 if number:
                     yield number, records.decode(frame)
                 elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
-                    what = (
+                    header_text = (
                         f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
                     )
-                    raise TraceError(f"{what}, where we read LMCT, 1 and storage", path=path)
+                    raise TraceError(f"{header_text}, expected LMCT, 1 and storage", path=path)
             except msgspec.ValidationError as error:
                 message, place = place_of(error)
                 raise TraceError(message, path=path, row=number, column=place) from None
@@ -327,14 +331,14 @@ def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int |
 
 
 def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
-    """Return what the origin of a source says of the model.
+    """Return the model in the origin of a source: its name, and KV bytes a token on one rank.
 
-    Its name, and the KV bytes that one rank stores of a token.
-
-    The bytes are None where the log does not say them, or where they are no whole number.
+    The bytes are None if the log does not give them, or they are not a whole number.
     """
-    whole = size_bytes is not None and size_bytes > 0 and size_bytes % chunk_tokens == 0
+    is_whole = size_bytes is not None and size_bytes > 0 and size_bytes % chunk_tokens == 0
     return {
         "name": name,
-        "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens if whole and size_bytes else None,
+        "kv_bytes_per_token_per_rank": size_bytes // chunk_tokens
+        if is_whole and size_bytes
+        else None,
     }

@@ -1,10 +1,8 @@
-"""Mooncake JSONL request traces (FAST'25 release).
+"""Mooncake JSONL request traces (FAST'25 release): arrival, lengths, and global block ids.
 
-Arrival, lengths, and the prefix chain as global block ids.
-
-Rows may name sessions, as AIPerf's and Dynamo's do. A later turn may then say only how long after
-the turn before it comes (`delay`), and only what it adds to the prompt: its prompt is all earlier
-inputs and outputs of its session and that.
+Rows may have sessions, as those of AIPerf and Dynamo. A later turn may then have only a `delay` after
+the turn before it, and only the tokens that it adds: its prompt is all earlier inputs and outputs of
+its session, and these tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +21,7 @@ from kvtrace.requests import requests as reading
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": NS_PER_MS, "s": NS_PER_S}
-# Above this many requests a second, milliseconds have most likely been taken for seconds or the
-# reverse.
+# Above this rate, milliseconds were most likely read as seconds, or the reverse.
 _SUSPICIOUS_PER_S = 1000.0
 
 _Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
@@ -43,7 +40,7 @@ class _Line(msgspec.Struct):
 def is_own(start: reading.Start) -> bool:
     """Return whether the file is a Mooncake trace.
 
-    Its first line is a request without a chat_id, and no event.
+    Its first line is a request without chat_id and event_type.
     """
 
     def has(*names: bytes) -> bool:
@@ -61,9 +58,9 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
     Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is
-    checked against it. Rows may name a `session_id`, and its later turns a `delay` in place of a
-    timestamp and what they add in place of a whole prompt. Rows of sessions may stand in any order
-    of time, and lack ids: their blocks are their own. TraceError if a line is not such an object,
+    checked against it. Rows may have a `session_id`; later turns may have a `delay` instead of a timestamp,
+    and added tokens instead of a whole prompt. Rows of sessions may be in any order of time, and
+    without ids, in which case their blocks are not shared. TraceError if a line is not such an object,
     its chain does not fit its length, or time goes backwards.
     """
     if time_unit not in TIME_UNITS_NS:
@@ -76,11 +73,13 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         block_tokens = block_tokens or line.block_size or BLOCK_TOKENS
         _check(line, block_tokens, lines, number)
         time_ns = None if line.timestamp is None else round(line.timestamp * scale)
-        before_ns = last_ns if line.session_id is None else sessions.last_ns(line.session_id)
-        if time_ns is not None and time_ns < before_ns:
-            when = f"from {before_ns / scale:g} to {line.timestamp:g} {time_unit}"
+        previous_ns = last_ns if line.session_id is None else sessions.last_ns(line.session_id)
+        if time_ns is not None and time_ns < previous_ns:
+            times_text = f"from {previous_ns / scale:g} to {line.timestamp:g} {time_unit}"
             raise lines.fault(
-                f"time goes backwards, {when}; sort the file by timestamp", number, "timestamp"
+                f"time goes backwards, {times_text}; sort the file by timestamp",
+                number,
+                "timestamp",
             )
         last_ns = last_ns if time_ns is None else max(last_ns, time_ns)
         delay_ns = None if line.delay is None else round(line.delay * scale)
@@ -90,11 +89,11 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
             )
         arrival_ns = sessions.add(line.session_id, time_ns, delay_ns, line.hash_ids)
         if arrival_ns > reading.MAX_NS:
-            why = (
+            problem = (
                 f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time"
                 " unit? (--time-unit)"
             )
-            raise lines.fault(why, number, "timestamp")
+            raise lines.fault(problem, number, "timestamp")
         times.append(arrival_ns)
         inputs.append(line.input_length)
         outputs.append(line.output_length or 0)
@@ -104,10 +103,12 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     if not times:
         raise TraceError("holds no request", path=path)
     answers, block_tokens = reading.column(outputs), block_tokens or BLOCK_TOKENS
-    prompts, wrong = sessions.whole(reading.column(inputs), answers, chains, block_tokens)
-    if wrong != reading.NONE:
-        why = f"its session has more than {reading.MAX_TOKENS} tokens by then"
-        raise lines.fault(why, numbers[wrong], "input_length")
+    prompts, too_long_row = sessions.rebuild_prompts(
+        reading.column(inputs), answers, chains, block_tokens
+    )
+    if too_long_row != reading.NONE:
+        problem = f"its session has more than {reading.MAX_TOKENS} tokens by then"
+        raise lines.fault(problem, numbers[too_long_row], "input_length")
     order = np.argsort(reading.column(times), kind="stable")
     arrivals = reading.column(times)[order]
     offsets, all_ids = reading.flat(chains, order)
@@ -120,8 +121,10 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         *reading.unused_notes(lines.fields, _Line),
     )
     columns = (prompts[order], answers[order], offsets, all_ids)
-    more = sessions.columns(order, arrivals[0])
-    return reading.Requests(arrivals - arrivals[0], *columns, block_tokens, origin, notes, **more)
+    session_columns = sessions.columns(order, arrivals[0])
+    return reading.Requests(
+        arrivals - arrivals[0], *columns, block_tokens, origin, notes, **session_columns
+    )
 
 
 def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], number: int) -> None:
@@ -146,14 +149,14 @@ def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], numb
 
 def _notes(arrivals: reading.Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
     notes = reading.counted(
-        (unanswered, "rows have no output_length: it is 0, and nothing is decoded")
+        (unanswered, "rows have no output_length, which is taken as 0: nothing is decoded")
     )
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
     if span_s and len(arrivals) / span_s > _SUSPICIOUS_PER_S:
-        other = next(unit for unit in TIME_UNITS_NS if unit != time_unit)
+        other_unit = next(unit for unit in TIME_UNITS_NS if unit != time_unit)
         notes.append(
             f"timestamps were read as {time_unit}, which makes {len(arrivals) / span_s:,.0f}"
-            f" requests a second: if they are in {other}, use --time-unit {other}"
+            f" requests a second: if they are in {other_unit}, use --time-unit {other_unit}"
         )
     return tuple(notes)
 
@@ -173,20 +176,20 @@ class Sessions:
     """The sessions of a file, row by row."""
 
     def __init__(self) -> None:
-        """Start without any."""
+        """Start without sessions."""
         self.number, self.turn, self.answered = array("q"), array("q"), array("q")
         self.untimed = self.first_untimed = self.later = self.delays = self.unnamed = (
             self._continued
         ) = 0
-        self._known: dict[str | int, _Session] = {}
+        self._sessions: dict[str | int, _Session] = {}
 
     def __len__(self) -> int:
-        """Return how many sessions there are."""
-        return len(self._known)
+        """Return the number of sessions."""
+        return len(self._sessions)
 
     def last_ns(self, name: str | int) -> int:
-        """Return when the last turn of the session `name` arrives; 0 before its first."""
-        return self._known[name].last_ns if name in self._known else 0
+        """Return the arrival of the last turn of the session `name`; 0 before its first."""
+        return self._sessions[name].last_ns if name in self._sessions else 0
 
     def add(
         self,
@@ -197,14 +200,14 @@ class Sessions:
     ) -> int:
         """Enter the next row, of the session `name`.
 
-        Return when it arrives: at `time_ns`, or after its last turn.
+        Returns its arrival: `time_ns`, or a delay after the last turn.
         """
         if name is None:
             self.number.append(reading.NONE)
             self.turn.append(reading.NONE)
             self.answered.append(min(time_ns or 0, reading.MAX_NS))
             return time_ns or 0
-        session = self._known.setdefault(name, _Session(len(self._known)))
+        session = self._sessions.setdefault(name, _Session(len(self._sessions)))
         if time_ns is None:
             self.untimed += bool(session.turns)
             self.first_untimed += not session.turns
@@ -228,94 +231,94 @@ class Sessions:
 
     @property
     def is_delta(self) -> bool:
-        """Whether later turns say what they add.
+        """Whether later turns hold added tokens only.
 
-        Most of them do not begin with their session's first block.
+        It holds if most of them do not begin with the first block of their session.
         """
         return 2 * self._continued < self.later
 
-    def whole(
+    def rebuild_prompts(
         self,
         inputs: reading.Ints,
         outputs: reading.Ints,
         chains: list[array[int]],
         block_tokens: int,
     ) -> tuple[reading.Ints, int]:
-        """Make the rows' `chains` and the returned inputs those of whole prompts.
+        """Extend the rows' `chains` to whole prompts; return the inputs, and the first row too long.
 
-        And the first row too long, or NONE.
-
-        The whole blocks of a session's first prompt keep their ids, which other sessions may share.
-        From its first answer on a session is its own, and so are its blocks, which get new ids; a
-        partial last one gets none. Rows of a file whose prompts are whole stay as they are.
+        The full blocks of a session's first prompt keep their ids, which other sessions may share.
+        From its first answer on, the blocks of a session are not shared and get new ids; a partial
+        last block gets none. Rows with whole prompts are unchanged. The row is NONE if all fit.
         """
-        free = 1 + max((max(chain) for chain in chains if chain), default=-1)
+        next_id = 1 + max((max(chain) for chain in chains if chain), default=-1)
         if not self.is_delta:
             for row, chain in enumerate(chains if self.unnamed else ()):
                 if not chain:
-                    chain.extend(range(free, free := free + int(inputs[row]) // block_tokens))
+                    chain.extend(
+                        range(next_id, next_id := next_id + int(inputs[row]) // block_tokens)
+                    )
             return inputs, reading.NONE
-        known = [_Session(n) for n in range(len(self))]
-        whole = inputs.copy()
+        rebuilt = [_Session(n) for n in range(len(self))]
+        prompt_tokens = inputs.copy()
         for row, number in enumerate(self.number):
             if number == reading.NONE:
                 continue
-            session = known[number]
+            session = rebuilt[number]
             tokens = session.tokens + int(inputs[row])
             if tokens + int(outputs[row]) > reading.MAX_TOKENS:
-                return whole, row
+                return prompt_tokens, row
             if not session.turns:
                 session.blocks = chains[row][: tokens // block_tokens]
             missing = tokens // block_tokens - len(session.blocks)
-            session.blocks.extend(range(free, free + missing))
-            free += missing
-            chains[row], whole[row] = session.blocks[:], tokens
+            session.blocks.extend(range(next_id, next_id + missing))
+            next_id += missing
+            chains[row], prompt_tokens[row] = session.blocks[:], tokens
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
-        return whole, reading.NONE
+        return prompt_tokens, reading.NONE
 
     def columns(self, order: reading.Ints, start_ns: int) -> dict[str, Any]:
-        """Return what Requests has of sessions, by `order` and from `start_ns` on.
+        """Return the session columns of Requests, in `order`, with times from `start_ns`.
 
-        Nothing if no row names one.
+        Empty if no row has a session.
         """
-        if not self._known:
+        if not self._sessions:
             return {}
-        found: dict[str, Any] = {
+        session_columns: dict[str, Any] = {
             "session_id": reading.column(self.number)[order],
             "turn": reading.column(self.turn)[order],
         }
         if self.delays:
-            found["answered_ns"] = reading.column(self.answered)[order] - start_ns
-            found["pause"] = (
+            session_columns["answered_ns"] = reading.column(self.answered)[order] - start_ns
+            session_columns["pause"] = (
                 "the file's delay, and where a turn has none, the time between arrivals"
             )
-        return found | ({"untimed": self._untimed_note} if self.untimed else {})
+        return session_columns | ({"untimed": self._untimed_note} if self.untimed else {})
 
     @property
     def _untimed_note(self) -> str:
         return (
-            f"{self.untimed} later turns have no timestamp: they arrive their delay after the turn"
-            " before them arrived; how long an answer took is not in the file"
+            f"{self.untimed} later turns have no timestamp: they arrive their delay after the"
+            " arrival of the turn before them, because the file has no times of answers"
         )
 
     def notes(self) -> list[str]:
-        """Return what was assumed of the file's sessions."""
-        if not self._known:
+        """Return notes on assumptions about the file's sessions."""
+        if not self._sessions:
             return [
                 (
                     "the source has no sessions or turns: they are null, and reuse comes from block ids"
                     " alone"
                 )
             ]
-        how = (
+        evidence = (
             f"{self._continued} of {self.later} later turns begin with their session's first block"
         )
-        notes = [f"sessions are the file's session_id, and their prompts are whole: {how}"]
+        notes = [f"sessions are the file's session_id, and their prompts are whole: {evidence}"]
         if self.is_delta:
             notes[0] = (
-                f"input_length of a session's later turns is taken as what they add ({how}):"
-                " prompts are all earlier inputs and outputs and that, and blocks after a"
-                " session's first prompt are its own"
+                f"input_length of later turns is assumed to be the added tokens ({evidence}):"
+                " prompts are all earlier inputs and outputs and these, and blocks after a"
+                " session's first prompt are not shared"
             )
         if self.untimed:
             notes.append(self._untimed_note)
@@ -323,7 +326,7 @@ class Sessions:
             (self.first_untimed, "first turns have no timestamp: they arrive at 0"),
             (
                 self.unnamed,
-                "rows have no hash_ids: what they ask for is shared within their session only",
+                "rows have no hash_ids: their prompts are shared within their session only",
             ),
         )
 
@@ -355,12 +358,10 @@ class _AgenticLine(msgspec.Struct):
 
 @reading.source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
 def agentic_mooncake(path: Path) -> reading.Requests:
-    """Return the requests of the file at `path`, and which wait for which to be dispatched or to
-    complete.
+    """Return the requests of the file at `path`, with their waits for dispatch or completion.
 
-    As recorded, a request arrives at its `not_before_ms`, or its delay after the last request that
-    it depends on; that is taken to complete as it arrives, for the file does not say how long
-    requests took. TraceError if the header is not of version 2, a line is not such a request, or it
+    The recorded arrival is `not_before_ms`, or the delay after the last request that it depends on,
+    which is assumed to complete at its arrival: the file has no durations of requests. TraceError if the header is not of version 2, a line is not such a request, or it
     depends on a later one.
 
     Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that
@@ -376,10 +377,10 @@ def agentic_mooncake(path: Path) -> reading.Requests:
             number,
             None,
         )
-    found, is_local = reading.Gathered(), head.hash_id_scope == "local"
+    gathered, is_local = reading.Gathered(), head.hash_id_scope == "local"
     arrivals: dict[str, tuple[int, int]] = {}
     waits: list[tuple[int, int, int, bool]] = []
-    least_ns = array("q")
+    not_before_ns = array("q")
     for number, line in rows:
         if line.request_id is None or line.input_length is None or line.hash_ids is None:
             raise lines.fault("a request needs request_id, input_length and hash_ids", number, None)
@@ -388,36 +389,35 @@ def agentic_mooncake(path: Path) -> reading.Requests:
         if name in arrivals:
             raise lines.fault(f"{name!r} appears twice", number, "request_id")
         time_ns = round(line.not_before_ms * NS_PER_MS)
-        least_ns.append(time_ns)
-        for other in line.dependencies:
-            if other.request_id not in arrivals:
-                why = f"depends on {other.request_id!r}, which is not before it"
-                raise lines.fault(why, number, "dependencies")
-            (before, before_ns), delay_ns = (
-                arrivals[other.request_id],
-                round(other.delay_ms * NS_PER_MS),
+        not_before_ns.append(time_ns)
+        for dependency in line.dependencies:
+            if dependency.request_id not in arrivals:
+                problem = f"depends on {dependency.request_id!r}, which is not before it"
+                raise lines.fault(problem, number, "dependencies")
+            (before_row, before_ns), delay_ns = (
+                arrivals[dependency.request_id],
+                round(dependency.delay_ms * NS_PER_MS),
             )
             time_ns = max(time_ns, before_ns + delay_ns)
-            waits.append((len(found), before, delay_ns, other.trigger == "dispatch"))
+            waits.append((len(gathered), before_row, delay_ns, dependency.trigger == "dispatch"))
         if time_ns > reading.MAX_NS:
             raise lines.fault("it comes beyond the clock of a trace", number, "dependencies")
-        arrivals[name] = len(found), time_ns
+        arrivals[name] = len(gathered), time_ns
         session = None if line.session_id is None else (line.play_id, line.session_id)
         chain = [(line.play_id if is_local else None, block) for block in ids]
-        found.add(time_ns, tokens, line.output_length or 0, chain, session)
-    graph = reading.Waits.of(len(found), waits, reading.column(least_ns))
+        gathered.add(time_ns, tokens, line.output_length or 0, chain, session)
+    graph = reading.Waits.of(len(gathered), waits, reading.column(not_before_ns))
     completions = len(waits) - int(graph.is_of_start.sum())
     notes, untimed = [], ""
     if completions:
         untimed = (
-            f"{completions} of the waits of {graph.followers} requests are for another to complete:"
-            " the file does not say how long requests took, so they arrive their delay after it"
-            " arrived"
+            f"{completions} of the waits of {graph.followers} requests are for a completion, but"
+            " the file has no durations, so they arrive their delay after the other's arrival"
         )
         notes.append(untimed)
     if is_local:
         notes.append("block ids are local to a play: nothing is shared between plays")
     notes += reading.unused_notes(lines.fields, _AgenticLine)
-    requests = found.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
-    pause = "what the file's dependencies say, those on a dispatch counted from there"
-    return replace(requests, waits=found.in_order(graph), untimed=untimed, pause=pause)
+    requests = gathered.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
+    pause = "the delay of the file's dependencies, from dispatch or completion"
+    return replace(requests, waits=gathered.in_order(graph), untimed=untimed, pause=pause)

@@ -163,7 +163,7 @@ def _spans(document: _Document) -> Iterator[_Span]:
 
 
 def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int) -> _Call:
-    """Return what a span says of its call."""
+    """Return the call of a span."""
     attributes = {
         OLD_NAMES.get(attribute.key, attribute.key): next(iter(attribute.value.values()), None)
         for attribute in span.attributes
@@ -180,7 +180,9 @@ def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int
         start_ns = _count(
             span.start_time_unix_nano, "startTimeUnixNano", documents, number, 1, longest
         )
-        end_ns = _count(span.end_time_unix_nano, "endTimeUnixNano", documents, number, most=longest)
+        end_ns = _count(
+            span.end_time_unix_nano, "endTimeUnixNano", documents, number, maximum=longest
+        )
     conversation = attributes.get(CONVERSATION)
     return _Call(
         parent=(span.trace_id, span.parent_span_id) if span.parent_span_id else None,
@@ -242,14 +244,14 @@ def _count(
     name: str,
     documents: reading.JsonLines[_Document],
     number: int,
-    least: int = 0,
-    most: int = reading.MAX_TOKENS,
+    minimum: int = 0,
+    maximum: int = reading.MAX_TOKENS,
 ) -> int:
     """Return `value`, which OTLP JSON writes as text or as a number; None is 0."""
     try:
         count = 0 if value is None else int(str(value))
     except ValueError:
-        raise documents.fault(f"{value!r} is no count", number, name) from None
-    if not least <= count <= most:
-        raise documents.fault(f"{count} must be from {least} to {most}", number, name)
+        raise documents.fault(f"{value!r} is not a count", number, name) from None
+    if not minimum <= count <= maximum:
+        raise documents.fault(f"{count} must be from {minimum} to {maximum}", number, name)
     return count

@@ -1,8 +1,6 @@
-"""The requests table of the contract, as a source and as the output of `kvtrace import`.
+"""The requests table, as a source and as the output of `kvtrace import` (an exact round trip).
 
-An exact round trip.
-
-With the figures of a source: counts, span, reuse, gaps, oddities.
+`account` computes the figures of a source: counts, span, reuse, gaps, oddities.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ def is_own(start: reading.Start) -> bool:
 def read(path: Path) -> reading.Requests:
     """Return the requests of the requests table at `path`, Parquet or zstd CSV.
 
-    TraceError if it holds another table, or requests that none of our programs writes.
+    TraceError if it holds another table, or invalid requests.
     """
     reader = open_table(path, REQUESTS)
     table, source = reader.whole(), reader.meta.source or {}
@@ -39,30 +37,30 @@ def read(path: Path) -> reading.Requests:
         raise TraceError("holds no request", path=path)
     block_tokens = source.get("block_tokens") or 0
     lengths, ids = reading.block_lists(table.column("block_ids"), path, has_ids=bool(block_tokens))
-    found = {
+    columns = {
         name: numbers(table.column(name).combine_chunks())
         for name in REQUESTS.names
         if name != "block_ids"
     }
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    reading.check_columns(found, offsets, block_tokens, path)
+    reading.check_columns(columns, offsets, block_tokens, path)
     origin = reading.origin_of(
         "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
     )
-    tokens, notes = (found["input_tokens"], found["output_tokens"]), tuple(reader.meta.notes)
-    more: dict[str, Any] = {
-        name: None if (found[name] == reading.NONE).all() else found[name]
+    tokens, notes = (columns["input_tokens"], columns["output_tokens"]), tuple(reader.meta.notes)
+    extra_columns: dict[str, Any] = {
+        name: None if (columns[name] == reading.NONE).all() else columns[name]
         for name in ("session_id", "turn", "qos")
     }
-    more["kind"] = None if (found["kind"] == _TRACE_KIND).all() else found["kind"]
+    extra_columns["kind"] = None if (columns["kind"] == _TRACE_KIND).all() else columns["kind"]
     return reading.Requests(
-        found["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **more
+        columns["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **extra_columns
     )
 
 
 GAP_INTERVALS = 100
-"""An interval without arrivals is a gap from this many mean intervals on."""
-_COUNTED = """
+"""An interval of at least this many mean intervals is a gap."""
+_ODDITY_NAMES = """
 failures out_of_order wrong_totals unknown_columns orphans rechained_ids unnamed_tokens subagents empty_conversations
 unanswered unasked unknown_speakers
 """
@@ -70,15 +68,13 @@ unanswered unasked unknown_speakers
 
 
 def account(requests: reading.Requests) -> dict[str, Any]:
-    """Return the figures of `requests`.
-
-    Counts, span, tokens, conversations, block reuse, gaps, oddities, nulls.
+    """Return the figures of `requests`: counts, span, tokens, reuse, gaps, oddities, nulls.
 
     `block_reuse` is the share of block references to a block that an earlier reference named; with
     prefix chains it equals the hit ratio of an unlimited cache. It is null without block ids.
     """
     span_ns = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
-    n = len(requests)
+    count = len(requests)
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
@@ -101,18 +97,18 @@ def account(requests: reading.Requests) -> dict[str, Any]:
             "longest_starts_ns": int(requests.arrival_ns[longest]),
         }
     nulls = {
-        name: n if values is None else int(np.count_nonzero(values == reading.NONE))
+        name: count if values is None else int(np.count_nonzero(values == reading.NONE))
         for name, values in (
             ("session_id", sessions),
             ("turn", requests.turn),
             ("qos", requests.qos),
         )
     }
-    nulls["block_ids"] = 0 if requests.block_tokens else n
+    nulls["block_ids"] = 0 if requests.block_tokens else count
     return {
-        "requests": n,
+        "requests": count,
         "span_ns": span_ns,
-        "requests_per_s": (n - 1) / (span_ns / 1e9) if span_ns else None,
+        "requests_per_s": (count - 1) / (span_ns / 1e9) if span_ns else None,
         "input_tokens": _tokens(requests.input_tokens),
         "output_tokens": _tokens(requests.output_tokens),
         "conversations": (
@@ -124,7 +120,9 @@ def account(requests: reading.Requests) -> dict[str, Any]:
         "block_reuse": 1 - distinct / references if distinct is not None and references else None,
         "gaps": gaps,
         "oddities": {
-            name: requests.origin[name] for name in _COUNTED.split() if requests.origin.get(name)
+            name: requests.origin[name]
+            for name in _ODDITY_NAMES.split()
+            if requests.origin.get(name)
         },
         "nulls": {name: count for name, count in nulls.items() if count},
     }
@@ -148,7 +146,7 @@ def write(
     seed: int,
     progress: Callable[[float], None] = lambda _rows: None,
 ) -> dict[str, Any]:
-    """Write `requests` to `path` and return their figures; `progress` takes the rows so far."""
+    """Write `requests` to `path` and return their figures; `progress` receives the rows so far."""
     figures = account(requests)
     source, notes = requests.origin, list(requests.notes)
     config = {"source": source, "seed": seed}
@@ -163,13 +161,13 @@ def write(
 
 
 def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return the account as lines for people: (what, how much)."""
+    """Return the figures as lines of (name, value) for people."""
 
     def tokens(name: str) -> str:
-        of = figures[name]
+        token_figures = figures[name]
         return (
-            f"mean {of['mean']:,.1f}, p50 {of['p50']:,}, p95 {of['p95']:,}, max {of['max']:,}, sum"
-            f" {of['sum']:,}"
+            f"mean {token_figures['mean']:,.1f}, p50 {token_figures['p50']:,}, p95 {token_figures['p95']:,}, max {token_figures['max']:,}, sum"
+            f" {token_figures['sum']:,}"
         )
 
     rate, gaps, blocks = figures["requests_per_s"], figures["gaps"], "none"
@@ -182,7 +180,7 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         blocks = (
             f"{references} of {figures['block_tokens']} tokens, {distinct} distinct, reuse {reuse}"
         )
-    found = [
+    rows = [
         ("requests", format_count(figures["requests"])),
         (
             "span",
@@ -199,10 +197,10 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         ("longest interval", format_duration(gaps["longest_ns"])),
         (
             f"gaps ({GAP_INTERVALS} mean intervals)",
-            f"{gaps['count']}, {format_duration(gaps['total_ns'])} in all",
+            f"{gaps['count']}, {format_duration(gaps['total_ns'])} in total",
         ),
     ]
-    found += [
+    rows += [
         (
             name.replace("_", " "),
             (", ".join(map(str, value)) if isinstance(value, list) else f"{value:,}"),
@@ -210,5 +208,5 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
         for name, value in figures["oddities"].items()
     ]
     if nulls := [f"{name} in {counted(count, 'row')}" for name, count in figures["nulls"].items()]:
-        found.append(("null", ", ".join(nulls)))
-    return found
+        rows.append(("null", ", ".join(nulls)))
+    return rows

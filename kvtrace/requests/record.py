@@ -1,15 +1,17 @@
-"""The KV events that vLLM and SGLang publish.
+"""KV events of vLLM and SGLang: recorded over ZeroMQ, stored as rows, and read as requests.
 
-Followed over ZeroMQ, kept as rows, and read as requests.
-
-They come in order, and what was missed is asked for again. A message, in MessagePack, is [time,
-[events], rank]. An event is a map with its type in it, or in older releases an array that begins
+Messages have numbers, and missed ones are requested again. A message, in MessagePack, is [time,
+[events], rank]. An event is a map that holds its type, or in older releases an array that begins
 with it: https://docs.vllm.ai/en/stable/examples/online_serving/kv_events_subscriber/
 
-The engine says what it stored, not what was asked: who stored which blocks behind which prefix. A
-run of stores, each behind the block that the one before ended in, is taken as one request: stores
-of several blocks as its prompt, computed chunk by chunk, stores of a single block after that as its
-answer.
+The engine reports stored blocks and their parent, not requests, which are estimated:
+
+    for each store of blocks:
+        if its parent is the last block of an open request, within 2 s and of one session:
+            a single block is part of the answer; several are part of the prompt
+        else: a new request, with a prompt of the known prefix and these blocks
+
+Source: own reasoning.
 """
 
 from __future__ import annotations
@@ -40,35 +42,35 @@ _FLUSH_ROWS = 10_000
 
 
 @dataclass(slots=True)
-class Recorded:
-    """What a recording heard and missed, in messages."""
+class RecordingCounts:
+    """Counts of received and missed messages of a recording."""
 
     messages: int = 0
     events: int = 0
     replayed: int = 0
-    """Messages that were missed and then had from the engine's replay socket."""
+    """Messages that were missed, and then received from the engine's replay socket."""
     lost: int = 0
-    """Messages that were missed for good."""
+    """Messages that are lost."""
     restarts: int = 0
-    """How often the numbers began again: the engine was restarted."""
+    """Number of restarts of the engine, after which message numbers begin again."""
     unreadable: int = 0
     first: int | None = None
-    """The number of the first message."""
+    """Number of the first message."""
 
 
 class Recorder:
-    """Writes the events of one publisher as they come."""
+    """Writes the events of one publisher as they arrive."""
 
     def __init__(self, endpoint: str, replay: str | None, topic: str, out: Writer) -> None:
-        """Hear `endpoint`, ask for lost messages at `replay` if there is one, and write to `out`.
+        """Subscribe to `endpoint`, and write to `out`; missed messages come from `replay` if given.
 
-        ProbeUnavailable without pyzmq; ConfigError for an endpoint that is none.
+        ProbeUnavailable without pyzmq; ConfigError for an invalid endpoint.
         """
         try:
             import zmq
         except ImportError:
             raise ProbeUnavailable(f"recording needs pyzmq: {how_to_add('record')}") from None
-        self.heard, self.rows = Recorded(), EventRows()
+        self.counts, self.rows = RecordingCounts(), EventRows()
         self._zmq, self._out, self._next = zmq, out, None
         self._stack = ExitStack()
         context = self._stack.enter_context(zmq.Context())
@@ -79,14 +81,13 @@ class Recorder:
         )
 
     _next: int | None
-    """The number that the next message must have; None before the first."""
+    """Expected number of the next message; None before the first."""
     _overlap = 0
-    """Messages below it came with the first replay and may come a second time, as published."""
+    """Messages below this number came with the first replay, and may be published again."""
 
     def _open(self, context: Any, kind: int, endpoint: str, option: str) -> Any:
         socket = self._stack.enter_context(context.socket(kind))
-        # A publisher drops what a slow subscriber has no room for: none is dropped here for want of
-        # room.
+        # No limit on queued messages, because ZeroMQ drops messages of a slow subscriber.
         socket.setsockopt(self._zmq.RCVHWM, 0)
         socket.setsockopt(self._zmq.LINGER, 0)
         try:
@@ -96,58 +97,58 @@ class Recorder:
             raise ConfigError(f"{option} {endpoint}: {error}; write tcp://HOST:PORT") from None
         return socket
 
-    def run(self, is_done: Callable[[], bool], tick: Callable[[float], None]) -> Recorded:
-        """Record until `is_done`; `tick` takes the events so far."""
+    def run(self, is_done: Callable[[], bool], tick: Callable[[float], None]) -> RecordingCounts:
+        """Record until `is_done`; `tick` receives the number of events so far."""
         with self._stack:
             if self._replay is not None:
-                self._ask(0, None)
+                self._replay_missed(0, None)
                 self._overlap = self._next or 0
             while not is_done():
                 if self._subscriber.poll(_POLL_MS):
                     frames = self._subscriber.recv_multipart()
                     self._take(frames)
-                    tick(float(self.heard.events))
+                    tick(float(self.counts.events))
             self._flush()
-        return self.heard
+        return self.counts
 
     def _take(self, frames: list[bytes]) -> None:
-        """Enter the message [topic, number, payload], after those that are missing before it."""
+        """Enter the message [topic, number, payload], after missed ones before it."""
         if len(frames) != _FRAMES:
-            self.heard.unreadable += 1
+            self.counts.unreadable += 1
             return
         number = int.from_bytes(frames[1], "big", signed=True)
         if self._next is not None and number < self._next:
             if number < self._overlap:
                 return
-            self.heard.restarts += 1
+            self.counts.restarts += 1
             self._next = 0
         self._overlap = 0
         if self._next is not None and number > self._next:
             missing = number - self._next
-            self.heard.lost += missing - self._ask(self._next, number)
+            self.counts.lost += missing - self._replay_missed(self._next, number)
         self._enter(number, frames[2])
 
     def _enter(self, number: int, payload: bytes) -> None:
-        if self.heard.first is None:
-            self.heard.first = number
+        if self.counts.first is None:
+            self.counts.first = number
         self._next = number + 1
-        self.heard.messages += 1
+        self.counts.messages += 1
         try:
-            self.heard.events += self.rows.add(number, payload)
+            self.counts.events += self.rows.add(number, payload)
         except ValueError:
-            self.heard.unreadable += 1
+            self.counts.unreadable += 1
         if len(self.rows) >= _FLUSH_ROWS:
             self._flush()
 
-    def _ask(self, start: int, stop: int | None) -> int:
-        """Enter the messages from `start` on, before `stop`, that the engine still has.
+    def _replay_missed(self, start: int, stop: int | None) -> int:
+        """Enter the messages from `start` to `stop` (exclusive) that the engine still has.
 
-        Return how many it had.
+        Returns their number.
         """
         if self._replay is None:
             return 0
         self._replay.send_multipart([b"", start.to_bytes(8, "big")])
-        had, deadline = 0, time.monotonic() + _REPLAY_MS / 1000
+        received, deadline = 0, time.monotonic() + _REPLAY_MS / 1000
         while self._replay.poll(max(0, int((deadline - time.monotonic()) * 1000))):
             frames = self._replay.recv_multipart()
             number = (
@@ -157,9 +158,9 @@ class Recorder:
                 break
             if (self._next is None or number >= self._next) and (stop is None or number < stop):
                 self._enter(number, frames[-1])
-                self.heard.replayed += 1
-                had += 1
-        return had
+                self.counts.replayed += 1
+                received += 1
+        return received
 
     def _flush(self) -> None:
         if len(self.rows):
@@ -167,29 +168,29 @@ class Recorder:
 
 
 def stopwatch() -> Callable[[], int]:
-    """Return what says how long it is, in ns, since it was made."""
+    """Return a function that returns the ns since this call."""
     begin_ns = time.monotonic_ns()
     return lambda: time.monotonic_ns() - begin_ns
 
 
-def notes_of(heard: Recorded, unknown: dict[str, int]) -> list[str]:
-    """Return what was missed, for people and for the file's metadata."""
+def notes_of(counts: RecordingCounts, unknown: dict[str, int]) -> list[str]:
+    """Return notes on missed messages."""
     notes = []
-    if heard.first:
+    if counts.first:
         notes.append(
-            f"the first message heard is number {heard.first}: what the engine published before is"
-            " not here"
+            f"the first message heard is number {counts.first}: earlier events of the engine are"
+            " missing"
         )
-    notes += counted((heard.lost, "messages were lost: blocks stored in them are missing"))
-    if heard.restarts:
+    notes += counted((counts.lost, "messages were lost: blocks stored in them are missing"))
+    if counts.restarts:
         notes.append(
-            f"the numbers began again {heard.restarts} times: the engine was restarted, and its"
-            " cache empty"
+            f"the numbers began again {counts.restarts} times: the engine was restarted with an"
+            " empty cache"
         )
     unread = (
         (count, f"events of type {name!r} were not read") for name, count in sorted(unknown.items())
     )
-    return notes + counted((heard.unreadable, "messages were not batches of KV events"), *unread)
+    return notes + counted((counts.unreadable, "messages were not batches of KV events"), *unread)
 
 
 _KINDS: Final = {
@@ -233,10 +234,10 @@ class _Batch(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True)
 class EventRows:
-    """Events as columns of the events table, with the blocks numbered as they are first heard of."""
+    """Events as columns of the events table, with blocks numbered by first appearance."""
 
     unknown: Counter[str] = field(default_factory=Counter)
-    """How many events were of each type that this reads none of."""
+    """Number of events by unknown type."""
     _ids: dict[_Hash, int] = field(default_factory=dict)
     _columns: dict[str, list[Any]] = field(
         default_factory=lambda: {name: [] for name in EVENTS.names}
@@ -244,13 +245,13 @@ class EventRows:
     _decoder: Any = field(default_factory=lambda: msgspec.msgpack.Decoder(_Batch))
 
     def __len__(self) -> int:
-        """Return how many rows wait for `take`."""
+        """Return the number of rows for `take`."""
         return len(self._columns["ts_ns"])
 
     def add(self, sequence: int, payload: bytes) -> int:
-        """Append the events of the message `sequence` and return how many.
+        """Append the events of the message `sequence`, and return their number.
 
-        ValueError if it is no such message.
+        ValueError if it is not a batch of events.
         """
         try:
             batch = self._decoder.decode(payload)
@@ -258,15 +259,19 @@ class EventRows:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError) as error:
             raise ValueError(f"message {sequence} is not a batch of KV events: {error}") from None
         hashes = (
-            one for event in events for one in (*event.block_hashes, event.parent_block_hash or 0)
+            block_hash
+            for event in events
+            for block_hash in (*event.block_hashes, event.parent_block_hash or 0)
         )
-        if wrong := [one for one in hashes if not isinstance(one, int | bytes | str)]:
+        if invalid := [
+            block_hash for block_hash in hashes if not isinstance(block_hash, int | bytes | str)
+        ]:
             raise ValueError(
-                f"message {sequence} is not a batch of KV events: {wrong[0]!r} is not a block hash"
+                f"message {sequence} is not a batch of KV events: {invalid[0]!r} is not a block hash"
             )
-        known = [event for event in events if event.type in _KINDS]
+        readable = [event for event in events if event.type in _KINDS]
         self.unknown.update(event.type for event in events if event.type not in _KINDS)
-        for event in known:
+        for event in readable:
             stored = event.type == "BlockStored"
             row = {
                 "ts_ns": round(batch.ts * NS_PER_S),
@@ -277,7 +282,7 @@ class EventRows:
                 "block_ids": (
                     None
                     if event.type == "AllBlocksCleared"
-                    else [self._id(h) for h in event.block_hashes]
+                    else [self._id(block_hash) for block_hash in event.block_hashes]
                 ),
                 "parent_id": (
                     None if event.parent_block_hash is None else self._id(event.parent_block_hash)
@@ -288,12 +293,12 @@ class EventRows:
             }
             for name, value in row.items():
                 self._columns[name].append(value)
-        return len(known)
+        return len(readable)
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows that wait, and forget them; the numbers of the blocks stay."""
-        taken, self._columns = self._columns, {name: [] for name in EVENTS.names}
-        return batch_of(EVENTS, taken)
+        """Return the rows, and clear them; the numbers of blocks are kept."""
+        columns, self._columns = self._columns, {name: [] for name in EVENTS.names}
+        return batch_of(EVENTS, columns)
 
     def _id(self, block_hash: _Hash) -> int:
         return self._ids.setdefault(block_hash, len(self._ids))
@@ -308,16 +313,13 @@ def _as_map(event: Any) -> Any:
     return {"type": kind, **dict(zip(names, values, strict=False))}
 
 
-MOST_PAUSE_NS: Final = 2 * NS_PER_S
-"""A store this long after the one before it is another request's.
-
-The next turn of a conversation.
-"""
+MAX_PAUSE_NS: Final = 2 * NS_PER_S
+"""A store after a longer pause belongs to another request, the next turn of a conversation."""
 
 
 @dataclass(slots=True)
-class _Asked:
-    """One request so far."""
+class _OpenRequest:
+    """A request that may continue."""
 
     first_ns: int
     last_ns: int
@@ -327,12 +329,12 @@ class _Asked:
 
 
 def _stored_up_to(block: int | None, before: dict[int, int | None]) -> list[int]:
-    """Return the blocks up to and including `block`, as far as they were seen stored."""
-    found = dict[int, None]()  # in order, each once
-    while block is not None and block not in found:
-        found[block] = None
+    """Return the chain of stored blocks up to and including `block`, as far as recorded."""
+    chain = dict[int, None]()  # ordered, without duplicates
+    while block is not None and block not in chain:
+        chain[block] = None
         block = before.get(block)
-    return [*reversed(found)]
+    return [*reversed(chain)]
 
 
 def is_own(start: Start) -> bool:
@@ -347,77 +349,83 @@ def is_own(start: Start) -> bool:
 
 
 def read(path: Path) -> Requests:
-    """Return the requests that the events table at `path` lets one know of.
+    """Return the requests estimated from the events table at `path`.
 
-    TraceError if the file is no events table, or its blocks are of several sizes.
+    TraceError if the file is not an events table, or has blocks of several sizes.
     """
-    reader, requests, sizes, unknown_parents, not_used = (
+    reader, requests, sizes, unknown_parents, unused_events = (
         open_table(path, EVENTS),
-        list[_Asked](),
+        list[_OpenRequest](),
         set[int](),
         0,
         0,
     )
-    by_last: dict[int, _Asked] = {}
-    """By the last block of each request so far, the request."""
-    before: dict[int, int | None] = {}
-    """Of each block that was seen stored, the one that it stands behind."""
+    by_last: dict[int, _OpenRequest] = {}
+    """Open requests by their last block."""
+    parents: dict[int, int | None] = {}
+    """Parent of each stored block."""
     for row in (
         row
         for batch in reader.batches()
         for row in batch.to_pylist()
         if row["event"] == CacheEvent.STORED
     ):
-        ids, parent, now = row["block_ids"], row["parent_id"], row["ts_ns"]
+        ids, parent, now_ns = row["block_ids"], row["parent_id"], row["ts_ns"]
         if row["medium"] not in (None, "GPU") or row["group"] not in (None, 0) or not ids:
-            not_used += 1
+            unused_events += 1
             continue
         sizes.add(row["block_tokens"] or 0)
-        asked = by_last.pop(parent, None)
-        if asked is None or now - asked.last_ns > MOST_PAUSE_NS or asked.session != row["session"]:
-            prefix = _stored_up_to(parent, before)
-            unknown_parents += bool(prefix) and prefix[0] not in before
-            asked = _Asked(now, now, [*prefix, *ids], row["session"])
-            requests.append(asked)
+        request = by_last.pop(parent, None)
+        if (
+            request is None
+            or now_ns - request.last_ns > MAX_PAUSE_NS
+            or request.session != row["session"]
+        ):
+            prefix = _stored_up_to(parent, parents)
+            unknown_parents += bool(prefix) and prefix[0] not in parents
+            request = _OpenRequest(now_ns, now_ns, [*prefix, *ids], row["session"])
+            requests.append(request)
         elif len(ids) == 1:
-            asked.answer += ids
+            request.answer += ids
         else:
-            # A chunk of one block is no answer if more of the prompt comes behind it.
-            asked.prompt += [*asked.answer, *ids]
-            asked.answer = []
-        asked.last_ns = now
+            # A single block followed by more of the prompt was a chunk of the prompt.
+            request.prompt += [*request.answer, *ids]
+            request.answer = []
+        request.last_ns = now_ns
         for block in ids:
-            before[block] = parent
+            parents[block] = parent
             parent = block
-        by_last[parent] = asked
+        by_last[parent] = request
     if not requests:
         raise TraceError("holds no stored block, and so no request", path=path)
     if len(sizes) != 1 or 0 in sizes:
         raise TraceError(
             f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path
         )
-    block_tokens, found = sizes.pop(), Gathered()
-    for asked in requests:
-        tokens = len(asked.prompt) * block_tokens, len(asked.answer) * block_tokens
-        found.add(asked.first_ns, *tokens, asked.prompt, asked.session, answered_ns=asked.last_ns)
-    how = (
+    block_tokens, gathered = sizes.pop(), Gathered()
+    for request in requests:
+        tokens = len(request.prompt) * block_tokens, len(request.answer) * block_tokens
+        gathered.add(
+            request.first_ns, *tokens, request.prompt, request.session, answered_ns=request.last_ns
+        )
+    method = (
         "a request arrives when its first block is stored, prompts and answers count whole blocks"
         " only"
     )
     notes = [
         *reader.meta.notes,
         (
-            f"the engine says what it stored: {how}, and which stores are a prompt's and which an"
-            " answer's is estimated"
+            f"the engine reports stored blocks only: {method}, and the split into prompt and answer is"
+            " estimated"
         ),
         (
-            "a prompt wholly in the GPU's cache stored nothing and is not here, unless the engine"
+            "a prompt that hits fully in the GPU's cache stores nothing and is missing, unless the engine"
             " reported in full"
         ),
     ]
     if unknown_parents:
         notes.append(
-            f"{unknown_parents} prompts follow a block that was not seen stored: they begin with it"
+            f"{unknown_parents} prompts follow a block without a recorded store, and begin with it"
         )
-    facts = {"unknown_parents": unknown_parents, "stores_not_used": not_used}
-    return found.requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)
+    facts = {"unknown_parents": unknown_parents, "stores_not_used": unused_events}
+    return gathered.requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)

@@ -1,17 +1,14 @@
-"""Every request source by name.
-
-Its options, whether it draws, and how its files are known and read.
+"""The registry of request sources: names, modules, options and file patterns.
 
 A new source is one file here and one line in SOURCES. The file has two functions:
 
-    read(path, [rng,] **options) -> Requests     the requests at `path`; `rng` only if the line says that it draws
-    is_own(start: Start) -> bool                 whether a file that starts so is one of its files
+    read(path, [rng,] **options) -> Requests   the requests at `path`; with `rng` if it samples data
+    is_own(start: Start) -> bool               whether the start of a file has this format
 
 A file that reads several formats has a function under `@source` for each, named after a colon:
 "columns:bailian".
 
-No source is imported before it is asked for, so that a command's help can name them all and stays
-quick.
+A source is imported at its first use, so that the help of a command can list all of them quickly.
 """
 
 from __future__ import annotations
@@ -37,29 +34,22 @@ class Source:
 
     name: str
     module: str = ""
-    """Its module in this folder, and after a colon its SourceFormat there.
-
-    Empty: a module called by its name.
-    """
+    """Module in this folder, and after a colon its SourceFormat; empty: the module of its name."""
     files: str = ""
-    """The pattern of the files that it reads together from a directory, or those of another glob.
-
-    Empty if it reads single files only.
-    """
+    """Pattern of files that are read together from a directory or glob; empty: single files."""
 
     def load(self) -> Any:
-        """Return what has its `read` and `is_own`: a module, or a SourceFormat of one."""
+        """Return the module or SourceFormat with its `read` and `is_own`."""
         module, _, reader = (self.module or self.name).partition(":")
-        found = importlib.import_module(f"kvtrace.requests.{module}")
-        return getattr(found, reader) if reader else found
+        source_module = importlib.import_module(f"kvtrace.requests.{module}")
+        return getattr(source_module, reader) if reader else source_module
 
     @property
     def options(self) -> tuple[str, ...]:
-        """What its `read` takes beside the path.
+        """Parameters of its `read` after the path.
 
-        Options of the command line, there without `_per_s` and `_ns`.
-
-        And `rng`, a random generator, if it draws what its files lack, such as times.
+        They are options of the command line (there without `_per_s` and `_ns`), and `rng` if the
+        source samples data that its files lack, such as times.
         """
         return tuple(inspect.signature(self.load().read).parameters)[1:]
 
@@ -89,20 +79,15 @@ SOURCES: Final[dict[str, Source]] = {
         Source("requests", "own_table"),
     )
 }
-"""In the order of the help text, which is also the order in which they are asked whether a file is
-theirs.
-"""
+"""All sources, in the order of the help text and of format detection."""
 
 
 _PACKED = {b"\x1f\x8b": "gunzip", ZSTD_MAGIC: "unzstd", b"BZh": "bunzip2", b"PK\x03\x04": "unzip"}
-"""How compressed files begin, and what unpacks them."""
+"""Magic bytes of compressed files, and the programs that unpack them."""
 
 
 def refuse_packed(path: Path) -> None:
-    """Raise TraceError of a compressed file, unless it is a table of ours.
-
-    What others write is read as text.
-    """
+    """Raise TraceError for a compressed file, unless it is a table of kvtrace."""
     if not path.is_file() or path.name.endswith(".csv.zst"):
         return
     with path.open("rb") as file:
@@ -113,34 +98,34 @@ def refuse_packed(path: Path) -> None:
 
 
 def read(
-    kind: str, path: Path, options: Mapping[str, Any], wanted: Reshaping, seed: int
+    kind: str, path: Path, options: Mapping[str, Any], reshaping: Reshaping, seed: int
 ) -> Requests:
-    """Return the requests of `path`, a source of `kind`, reshaped as `wanted`.
+    """Return the requests of `path`, a source of `kind`, transformed by `reshaping`.
 
-    All that is drawn comes from `seed`.
-
-    An option that is None was not given: the source has its own default. ConfigError if the kind is
-    unknown, or does not take an option; TraceError if the file is not what it should be.
+    All random numbers come from `seed`. An option of None has the source's default. ConfigError if
+    the kind is unknown, or lacks an option; TraceError if the file is invalid.
     """
     from kvtrace.requests.requests import reshape
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
-    source, given = (
+    source, given_options = (
         SOURCES[kind],
         {name: value for name, value in options.items() if value is not None},
     )
-    for name in given:
+    for name in given_options:
         if name not in source.options:
-            takers = ", ".join(other.name for other in SOURCES.values() if name in other.options)
+            takers = ", ".join(
+                source_.name for source_ in SOURCES.values() if name in source_.options
+            )
             flag = f"--{name.removesuffix('_per_s').removesuffix('_ns').replace('_', '-')}"
-            raise ConfigError(f"{flag} works only with --source {takers}, not {kind}; leave it out")
-    if given.get("block_tokens", 1) < 1:
-        raise ConfigError(f"--block-tokens {given['block_tokens']}: must be > 0")
+            raise ConfigError(f"{flag} works only with --source {takers}, not {kind}; remove it")
+    if given_options.get("block_tokens", 1) < 1:
+        raise ConfigError(f"--block-tokens {given_options['block_tokens']}: must be > 0")
     refuse_packed(path)
-    drawn = (np.random.default_rng(seed),) if "rng" in source.options else ()
-    requests: Requests = source.load().read(path, *drawn, **given)
-    return reshape(requests, wanted, np.random.default_rng([seed, 1]))
+    generators = (np.random.default_rng(seed),) if "rng" in source.options else ()
+    requests: Requests = source.load().read(path, *generators, **given_options)
+    return reshape(requests, reshaping, np.random.default_rng([seed, 1]))
 
 
 def read_requests(
@@ -157,9 +142,9 @@ def read_requests(
     Args:
         path: The file; for some sources a directory or a glob.
         source: Its format, a name of `kvtrace.sources()`. Default: detected from the file.
-        max_requests: Read so many requests at most.
+        max_requests: Maximum number of requests.
         time_scale: Multiplies arrival times; 0.5 is twice as fast.
-        seed: Seed of what the file lacks and is drawn, such as arrival times of ShareGPT.
+        seed: Seed of random data that the file lacks, such as arrival times of ShareGPT.
         options: Options of the source, such as `block_tokens=512`, `time_unit="s"` or
             `request_rate_per_s=2.0`, by the names of the parameters of the source's reader.
 
@@ -199,31 +184,35 @@ def sources() -> list[str]:
 
 
 def detect(path: Path) -> str:
-    """Return the name of the source that `path` is, from its name and its first bytes.
+    """Return the source of `path`, detected from its name and first bytes.
 
-    TraceError if there is no such file; ConfigError if no source recognises it, or its directory
-    holds the files of several.
+    TraceError if there is no such file; ConfigError if no source recognises it, or a directory
+    holds files of several sources.
     """
     if path.is_dir():
         firsts = [
-            (s.name, min(path.glob(s.files), default=None)) for s in SOURCES.values() if s.files
+            (source_.name, min(path.glob(source_.files), default=None))
+            for source_ in SOURCES.values()
+            if source_.files
         ]
-        kinds = [kind for kind, first in firsts if first is not None and _of_file(first) == kind]
-        found = kinds[0] if len(kinds) == 1 else None
-    elif not path.exists() and any(c in path.name for c in "*?["):
+        kinds = [
+            kind for kind, first in firsts if first is not None and _detect_file(first) == kind
+        ]
+        detected = kinds[0] if len(kinds) == 1 else None
+    elif not path.exists() and any(character in path.name for character in "*?["):
         first = min(path.parent.glob(path.name), default=None)
-        kind = None if first is None else _of_file(first)
-        found = kind if kind is not None and SOURCES[kind].files else None
+        kind = None if first is None else _detect_file(first)
+        detected = kind if kind is not None and SOURCES[kind].files else None
     else:
-        found = _of_file(path)
-    if found is None:
+        detected = _detect_file(path)
+    if detected is None:
         raise ConfigError(
             f"the format of {path} is unknown: name it with --source, one of {', '.join(SOURCES)}"
         )
-    return found
+    return detected
 
 
-def _of_file(path: Path) -> str | None:
+def _detect_file(path: Path) -> str | None:
     need_file(path)
     refuse_packed(path)
     from kvtrace.requests.requests import start_of

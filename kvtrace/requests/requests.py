@@ -1,16 +1,14 @@
-"""Requests.
+"""Requests: the columns that all sources fill, helpers of sources, and transformations.
 
-The columns that every source fills, who waits for whom, what several sources share, what reshapes
-them.
+Helpers are limits, JSONL files as typed rows, prefix chains from block ids, and requests gathered
+from a log. A block id here stands for the whole prefix that it ends. Some sources hash each block
+with all blocks before it, others its content only; ids of the latter are renamed by prefix:
 
-Shared are the limits, JSONL files as typed rows, prefix chains from block ids, and requests
-gathered from a log. Whatever a source's ids stand for, ours stand for whole prefixes. Some sources
-hash each block together with all before it, some hash its content alone. The simulation needs the
-former, so ids that are seen behind different prefixes are renamed by the prefix they end.
+    for each position, over all prompts: name = number of (name of the prefix before, id)
 
-Of any source times are scaled, requests repeated and superposed, prompts limited, arrivals
-jittered, each recorded in the notes. A turn that follows comes a pause after the simulated answer
-before it, instead of at its recorded time.
+Transformations scale times, repeat and superpose requests, limit prompts and jitter arrivals, each
+with a note. In a closed loop, a turn arrives a pause after the simulated answer before it, instead of
+at its recorded time.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from kvtrace.core.units import NS_PER_S, format_duration
 Ints = NDArray[np.int64]
 
 NONE = -1
-"""Stands for null in `session_id`, `turn` and `qos`."""
+"""Null in `session_id`, `turn` and `qos`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,39 +66,30 @@ class Requests:
     block_ids: Ints
     block_tokens: int
     origin: dict[str, Any]
-    """What the metadata says of the source: kind, file name, SHA-256, block_tokens, counts."""
+    """Metadata of the source: kind, file name, SHA-256, block_tokens, counts."""
     notes: tuple[str, ...]
     session_id: Ints | None = None
     """Dense conversation numbers; None if the source has none, NONE for a request without."""
     turn: Ints | None = None
-    """Which turn of its conversation each request is, from 0; None or NONE likewise."""
+    """Number of each request within its conversation, from 0; None or NONE likewise."""
     qos: Ints | None = None
-    """The service class asked for, a code of the requests table's closed set.
-
-    None or NONE likewise.
-    """
+    """The service class, a code of the requests table; None or NONE likewise."""
     kind: Ints | None = None
-    """The kind of user, a code of the requests table's closed set; None if all are `trace`."""
+    """The kind of user, a code of the requests table; None if all are `trace`."""
     answered_ns: Ints | None = None
-    """When each answer ended, as recorded, for the turn after it to follow.
+    """Recorded end of each answer, after which the next turn follows.
 
-    The arrival where the source does not say. None if it never does.
+    It is the arrival for requests without one; None if the source records none.
     """
     waits: Waits | None = None
-    """Which requests follow which, where the source says.
-
-    None: each the one before it of its session.
-    """
+    """Dependencies between requests; None: each follows the one before it in its session."""
     pause: str = ""
-    """What the source takes the time between an answer and the turn after it from, for the notes.
+    """Origin of the pause between an answer and the next turn, for notes.
 
-    Empty: from its recorded times.
+    Empty: recorded times.
     """
     untimed: str = ""
-    """The one of `notes` that says how the arrivals of turns were made up, if the file has none.
-
-    They only follow.
-    """
+    """The note on invented arrivals of turns, if the file has no times for them."""
 
     def __len__(self) -> int:
         """Return the number of requests."""
@@ -109,7 +98,7 @@ class Requests:
     def to_arrow(self) -> pa.Table:
         """Return the requests as an Arrow table of the columns of the requests table.
 
-        Null where the source says nothing: session, turn, service class, block ids.
+        Session, turn, service class and block ids are null if the source has none.
         """
         return pa.Table.from_batches(batches(self), arrow_schema(REQUESTS))
 
@@ -144,7 +133,7 @@ class Requests:
         """Make requests of an Arrow table.
 
         It needs the columns `arrival_ns`, `input_tokens` and `output_tokens`, integers, in order of
-        arrival. `session_id` says which requests share a history. `block_ids`, lists of integers,
+        arrival. Requests with an equal `session_id` share a history. `block_ids`, lists of integers,
         are prefix chains of blocks of `block_tokens` tokens.
 
         Raises:
@@ -172,24 +161,23 @@ class Requests:
         return html_table(columns, [cells])
 
     def check_shared(self) -> None:
-        """Raise ConfigError if nothing says which prompts share a prefix.
+        """Raise ConfigError if the source does not show which prompts share a prefix.
 
-        Hits could only be assumed to be none.
+        Hits would be unknown.
         """
         if not self.block_tokens and self.session_id is None and self.waits is None:
             raise ConfigError(
-                f"{self.origin.get('kind', 'the source')}: it does not say which prompts share a"
-                " prefix (no block ids, no sessions), so hits cannot be known; name a source that"
-                " does, such as mooncake, bailian or agentic, or leave FILE out for synthetic"
-                " users"
+                f"{self.origin.get('kind', 'the source')}: it has neither block ids nor sessions, so shared prefixes"
+                " and hits are unknown; use a source that has them, such as mooncake, bailian or"
+                " agentic, or omit FILE for synthetic users"
             )
 
 
 MAX_TOKENS: Final = 2**31 - 1
-# About 73 years: what is computed from times still fits 64 bits.
+# About 73 years: figures computed from times still fit 64 bits.
 MAX_NS: Final = 2**61
 MAX_CLOCK_NS: Final = 2**63 - 1
-"""The latest time, ns since 1970, that a file may name."""
+"""The latest time in a file, in ns since 1970."""
 # Chunks smaller than a block are numbered within it, and that product must fit 64 bits.
 MAX_BLOCK_ID: Final = 2**52
 _START_BYTES = 1 << 16
@@ -206,10 +194,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 def origin_of(
     kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any
 ) -> dict[str, Any]:
-    """Return what the metadata records of a source.
-
-    The fields that every source has, then its own `facts`.
-    """
+    """Return the metadata of a source: common fields, then its own `facts`."""
     base = {
         "kind": kind,
         "file": path.name,
@@ -226,14 +211,16 @@ def without_blocks(
     output_tokens: Ints,
     origin: dict[str, Any],
     notes: tuple[str, ...],
-    **more: Any,
+    **extra_columns: Any,
 ) -> Requests:
     """Return the requests of a source without block ids.
 
-    `more` are session_id, turn, qos and kind, if it has them.
+    `extra_columns` are session_id, turn, qos and kind, if it has them.
     """
     offsets, ids = np.zeros(len(arrival_ns) + 1, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    return Requests(arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **more)
+    return Requests(
+        arrival_ns, input_tokens, output_tokens, offsets, ids, 0, origin, notes, **extra_columns
+    )
 
 
 def column(values: array[int]) -> Ints:
@@ -242,16 +229,13 @@ def column(values: array[int]) -> Ints:
 
 
 def dense(values: Ints) -> tuple[Ints, int]:
-    """Return `values` renumbered from 0 by first appearance, and how many are distinct."""
-    found = pa.array(values).dictionary_encode()
-    return found.indices.to_numpy().astype(np.int64), len(found.dictionary)
+    """Return `values` renumbered from 0 by first appearance, and the number of distinct ones."""
+    encoded = pa.array(values).dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), len(encoded.dictionary)
 
 
 def runs_of(values: Ints, starts: Ints, lengths: Ints) -> tuple[Ints, Ints]:
-    """Return the runs of `values` of these `lengths` from `starts` on, one after the other.
-
-    Their offsets, and they.
-    """
+    """Return the offsets and values of runs of `values`, with these `starts` and `lengths`."""
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     return offsets, values[np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)]
 
@@ -272,22 +256,22 @@ def files_of(path: Path, pattern: str) -> list[Path]:
     TraceError if there is none.
     """
     if path.is_dir():
-        found = sorted(path.glob(pattern))
-    elif not path.exists() and any(c in path.name for c in "*?["):
-        found = sorted(one for one in path.parent.glob(path.name) if one.is_file())
+        matches = sorted(path.glob(pattern))
+    elif not path.exists() and any(character in path.name for character in "*?["):
+        matches = sorted(file for file in path.parent.glob(path.name) if file.is_file())
     else:
         need_file(path)
         return [path]
-    if not found:
+    if not matches:
         raise TraceError(f"no {pattern} there", path=path)
-    return found
+    return matches
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first 64 KiB of a file, from which a source recognises its format.
 
-    No byte order mark, no leading blanks.
+    Byte order mark and leading blanks are removed.
     """
 
     path: Path
@@ -323,22 +307,22 @@ def start_of(path: Path) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """Requests that come after others.
+    """Dependencies between requests.
 
-    The k-th wait is of request `row[k]` for `before[k]`, which has a lower number.
+    In the k-th wait, request `row[k]` waits for `before[k]`, which has a lower number.
 
-    A request with several waits comes when the last of them is over (a join), and not before its
-    `not_before_ns`. One without any comes at its recorded time.
+    A request with several waits arrives at the end of the last one (a join), and not before its
+    `not_before_ns`. A request without waits arrives at its recorded time.
     """
 
     row: Ints
     before: Ints
     delay_ns: Ints
-    """How long after the end of the answer to `before`, or after its start."""
+    """Delay after the end of the answer to `before`, or after its start."""
     is_of_start: NDArray[np.bool_]
     """Whether the wait is for `before` to start, not for its answer to end."""
     not_before_ns: Ints
-    """[requests]"""
+    """Earliest arrival, one for each request."""
 
     @classmethod
     def of(
@@ -347,62 +331,64 @@ class Waits:
         waits: Iterable[tuple[int, int, int, bool]],
         not_before_ns: Ints | None = None,
     ) -> Self:
-        """Return the waits of so many `requests` from tuples of (row, before, delay_ns,
-        is_of_start).
-        """
+        """Return the waits of `requests` requests from tuples (row, before, delay_ns, is_of_start)."""
         table = np.array([tuple(map(int, wait)) for wait in waits], dtype=np.int64).reshape(-1, 4)
-        least = np.zeros(requests, dtype=np.int64) if not_before_ns is None else not_before_ns
-        return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool), least)
+        not_before = np.zeros(requests, dtype=np.int64) if not_before_ns is None else not_before_ns
+        return cls(table[:, 0], table[:, 1], table[:, 2], table[:, 3].astype(bool), not_before)
 
     def __len__(self) -> int:
-        """Return how many waits there are."""
+        """Return the number of waits."""
         return len(self.row)
 
     @property
     def followers(self) -> int:
-        """How many requests wait for another."""
+        """Number of requests that wait for another."""
         return len(np.unique(self.row))
 
-    def kept(self, rows: Ints, since_ns: int = 0) -> Self:
-        """Return what is left with the requests `rows` alone, in that order, on a clock that starts
-        at `since_ns`.
+    def select(self, rows: Ints, since_ns: int = 0) -> Self:
+        """Return the waits among the requests `rows`, in that order, on a clock from `since_ns`.
 
-        A wait for a request that is not among them is dropped.
+        A wait for a request outside `rows` is dropped.
         """
-        place = np.full(len(self.not_before_ns), -1, dtype=np.int64)
-        place[rows] = np.arange(len(rows))
-        least = np.maximum(0, self.not_before_ns[rows] - since_ns)
-        which = np.flatnonzero((place[self.row] >= 0) & (place[self.before] >= 0))
-        return self._chosen(which, place[self.row[which]], place[self.before[which]], least)
+        new_rows = np.full(len(self.not_before_ns), -1, dtype=np.int64)
+        new_rows[rows] = np.arange(len(rows))
+        not_before = np.maximum(0, self.not_before_ns[rows] - since_ns)
+        wait_numbers = np.flatnonzero((new_rows[self.row] >= 0) & (new_rows[self.before] >= 0))
+        return self._with_rows(
+            wait_numbers,
+            new_rows[self.row[wait_numbers]],
+            new_rows[self.before[wait_numbers]],
+            not_before,
+        )
 
     def repeated(self, shifts_ns: Ints) -> Self:
-        """Return the waits of the same requests once for each of `shifts_ns`, so much later."""
-        count, which = len(self.not_before_ns), np.tile(np.arange(len(self)), len(shifts_ns))
-        copy = np.repeat(np.arange(len(shifts_ns)), len(self)) * count
-        return self._chosen(
-            which,
-            self.row[which] + copy,
-            self.before[which] + copy,
+        """Return the waits of copies of the requests, one for each of `shifts_ns`."""
+        count, wait_numbers = len(self.not_before_ns), np.tile(np.arange(len(self)), len(shifts_ns))
+        row_shifts = np.repeat(np.arange(len(shifts_ns)), len(self)) * count
+        return self._with_rows(
+            wait_numbers,
+            self.row[wait_numbers] + row_shifts,
+            self.before[wait_numbers] + row_shifts,
             shifted(self.not_before_ns, shifts_ns),
         )
 
     def scaled(self, factor: float) -> Self:
         """Return the waits with all times multiplied."""
-        delays, least = (
+        delays, not_before = (
             np.rint(times * factor).astype(np.int64)
             for times in (self.delay_ns, self.not_before_ns)
         )
-        return replace(self, delay_ns=delays, not_before_ns=least)
+        return replace(self, delay_ns=delays, not_before_ns=not_before)
 
-    def _chosen(self, which: Ints, row: Ints, before: Ints, least: Ints) -> Self:
-        times = self.delay_ns[which], self.is_of_start[which]
+    def _with_rows(self, wait_numbers: Ints, row: Ints, before: Ints, not_before: Ints) -> Self:
+        times = self.delay_ns[wait_numbers], self.is_of_start[wait_numbers]
         return replace(
             self,
             row=row,
             before=before,
             delay_ns=times[0],
             is_of_start=times[1],
-            not_before_ns=least,
+            not_before_ns=not_before,
         )
 
 
@@ -417,10 +403,7 @@ class SourceFormat(NamedTuple):
 
 
 def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]], SourceFormat]:
-    """Make a format of the function that reads it, which is called as the format is.
-
-    `is_own` recognises its files.
-    """
+    """Decorate a reader as a format; `is_own` recognises its files."""
     return lambda read: SourceFormat(read, is_own)
 
 
@@ -430,7 +413,7 @@ _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class JsonLines(Generic[T]):
-    """The lines of one file as `T`; `sha256` is of all that was read so far."""
+    """The lines of one file as `T`, with the SHA-256 of all lines read so far."""
 
     def __init__(
         self,
@@ -442,8 +425,8 @@ class JsonLines(Generic[T]):
     ) -> None:
         """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
 
-        With `name_fields`, `fields` are the names that the first thousand lines use, those that no
-        `T` has included. With `may_be_indented` the file may instead be one document over several
+        With `name_fields`, `fields` collects the names in the first thousand lines, including those
+        that `T` lacks. With `may_be_indented`, the file may instead be one document over several
         lines, or an array of documents.
         """
         need_file(path)
@@ -460,7 +443,7 @@ class JsonLines(Generic[T]):
         """The SHA-256 of the lines read so far, in hexadecimal."""
         with self.path.open("rb") as file:
             start = file.read(4)
-        # The lines of a file with a byte order mark are not its bytes.
+        # Lines of a file with a byte order mark were converted, and differ from its bytes.
         is_converted = as_utf8(start) != start
         return sha256_of(self.path) if is_converted else self._digest.hexdigest()
 
@@ -471,21 +454,20 @@ class JsonLines(Generic[T]):
     def check_ids(
         self, ids: int, tokens: int, block_tokens: int, number: int, *, may_lack_last: bool = True
     ) -> None:
-        """Raise TraceError for line `number` unless so many `ids` are of its `tokens`, a partial
-        last block aside.
+        """Raise TraceError for line `number` unless the number of `ids` fits its `tokens`.
+
+        The id of a partial last block may be missing.
         """
-        wanted = -(-tokens // block_tokens)
-        if ids != wanted and not (may_lack_last and ids == tokens // block_tokens):
-            needs = (
-                f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {wanted}"
-            )
-            raise self.fault(f"{needs}; another block size? (--block-tokens)", number, "hash_ids")
+        blocks_needed = -(-tokens // block_tokens)
+        if ids != blocks_needed and not (may_lack_last and ids == tokens // block_tokens):
+            problem = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {blocks_needed}"
+            raise self.fault(f"{problem}; another block size? (--block-tokens)", number, "hash_ids")
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line, decoded, and its number, from 1.
 
         Raises:
-            TraceError: for a line that is no `T`.
+            TraceError: for a line that is not a `T`.
         """
         if self._may_be_indented and not self._has_a_document_a_line():
             yield from self._whole_file()
@@ -524,40 +506,37 @@ class JsonLines(Generic[T]):
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
     """Return the ns since 1970 of the ISO time `text`, without zone or of UTC.
 
-    TraceError, placed, if it is none.
+    TraceError, with its position, if it is not a time.
     """
     plain = text.removesuffix("Z").removesuffix("+00:00")
     try:
-        # NumPy would take another zone, and warn; and "NaT" or nothing as a time.
+        # NumPy accepts other zones with a warning, and takes "NaT" and an empty text for times.
         return int(
             np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64)
         )
     except (ValueError, OverflowError):
-        raise lines.fault(f"{text!r} is no time", number, column) from None
+        raise lines.fault(f"{text!r} is not a time", number, column) from None
 
 
 def counted(*counts: tuple[int, str]) -> list[str]:
-    """Return a note of each of `counts` that is not 0: it begins with it."""
-    return [f"{count} {what}" for count, what in counts if count]
+    """Return a note for each of `counts` that is not 0, which begins with the count."""
+    return [f"{count} {text}" for count, text in counts if count]
 
 
 def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
-    """Return the note that names the `fields` of a file's rows that `used` has not.
-
-    Nothing if it has all.
-    """
-    left = sorted(fields.difference(used.__struct_fields__))
-    return [f"fields of the file that are not used: {', '.join(left)}"] if left else []
+    """Return a note on the `fields` of a file's rows that `used` lacks; empty if there are none."""
+    unused = sorted(fields.difference(used.__struct_fields__))
+    return [f"fields of the file that are not used: {', '.join(unused)}"] if unused else []
 
 
 def full_blocks(tokens: Sequence[Any], block_tokens: int) -> Iterator[Sequence[Any]]:
-    """Yield the full blocks of a prompt's tokens; a block's content is its name."""
+    """Yield the full blocks of a prompt's tokens; the tokens name a block."""
     last = len(tokens) - block_tokens
     return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
 
 
 def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
-    """Return the offsets and the ids of `chains`, by `order`."""
+    """Return the offsets and the ids of `chains`, in `order`."""
     lengths = np.array([len(chain) for chain in chains], dtype=np.int64)[order]
     ids = array("q")
     for row in order.tolist():
@@ -569,12 +548,11 @@ _START = -1
 
 
 def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
-    """Return `ids` such that an equal id means an equal prefix, and how many ids had several
-    prefixes.
+    """Return ids that name prefixes, and the number of `ids` that followed several prefixes.
 
-    Request n has `ids[offsets[n]:offsets[n + 1]]`. If every id always follows the same id, they are
-    prefix chains already and are returned as they are. Else each block is named by (name of the
-    prefix before it, its id).
+    Request n has `ids[offsets[n]:offsets[n + 1]]`. If each id always follows the same id, they name
+    prefixes already and are returned unchanged. Otherwise a block is named by (name of the prefix
+    before it, its id).
     """
     before = np.empty_like(ids)
     before[1:] = ids[:-1]
@@ -585,28 +563,28 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     ambiguous = len(np.unique(sorted_ids[1:][differs]))
     if not ambiguous:
         return ids, 0
-    # Place by place through all prompts at once.
+    # Position by position, over all prompts at once.
     numbers, distinct = dense(ids)
     names = np.empty_like(ids)
     lengths = np.diff(offsets)
     longest_first = np.argsort(-lengths, kind="stable")
     ordered_lengths = lengths[longest_first]
     starts = offsets[:-1][longest_first]
-    used = 0
+    names_used = 0
     prefix = np.full(len(lengths), _START, dtype=np.int64)
-    for place in range(int(ordered_lengths[0])):
-        alive = int(np.searchsorted(-ordered_lengths, -place, side="left"))
-        at = starts[:alive] + place
+    for position in range(int(ordered_lengths[0])):
+        active_count = int(np.searchsorted(-ordered_lengths, -position, side="left"))
+        positions = starts[:active_count] + position
         # A prefix number is below the count of blocks, so the pair fits 64 bits while their product
         # does.
-        found, count = dense((prefix[:alive] + 1) * distinct + numbers[at])
-        prefix[:alive] = names[at] = found + used
-        used += count
+        pair_numbers, count = dense((prefix[:active_count] + 1) * distinct + numbers[positions])
+        prefix[:active_count] = names[positions] = pair_numbers + names_used
+        names_used += count
     return names, ambiguous
 
 
 def backwards_notes(times: int) -> list[str]:
-    """Return what is to be said of a file whose times go back so often; nothing of none."""
+    """Return a note on times that go backwards; empty if `times` is 0."""
     return (
         [f"times went backwards {times} times: the requests were sorted by arrival"]
         if times
@@ -615,14 +593,13 @@ def backwards_notes(times: int) -> list[str]:
 
 
 class Gathered:
-    """Requests in the order in which an engine's log has them, made into columns in order of
-    arrival.
+    """Collects requests in the order of an engine's log, and returns columns in order of arrival.
 
-    Engines name blocks by hashes of any length, of bytes or text, and log times of a wall clock.
+    Blocks are named by hashes of any length, bytes or text. Times are of a wall clock.
     """
 
     def __init__(self, *, has_numbers: bool = False) -> None:
-        """Start without any; with `has_numbers` blocks are named by numbers, which stay."""
+        """Start empty; with `has_numbers`, blocks are named by numbers, which are kept."""
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
         self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
         self._chains: list[array[int]] = []
@@ -630,7 +607,7 @@ class Gathered:
         self._names: dict[Hashable, int] = {}
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of requests."""
         return len(self._times)
 
     def add(
@@ -643,11 +620,9 @@ class Gathered:
         answered_ns: int | None = None,
         turn: int = NONE,
     ) -> None:
-        """Append a request that arrived at `time_ns` of any clock, with the names of its prompt's
-        blocks.
+        """Append a request that arrived at `time_ns` of any clock, with the names of its blocks.
 
-        Its answer ended at `answered_ns`, if the log says when; `turn` is said of all requests or
-        of none.
+        `answered_ns` is the end of its answer, if logged. `turn` is given for all requests or none.
         """
         self._times.append(time_ns)
         self._answered.append(
@@ -677,9 +652,9 @@ class Gathered:
     ) -> Requests:
         """Return the requests in order of arrival, from 0 ns on.
 
-        Turns that were not said are numbered in that order.
+        Turns without a number are numbered in that order.
 
-        TraceError if there is none, or they span more than a trace's clock holds.
+        TraceError without requests, or if they span more than a trace's clock holds.
         """
         if not self._times:
             raise TraceError("holds no request", path=path)
@@ -691,7 +666,7 @@ class Gathered:
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
         offsets, ids = flat(self._chains, order)
         ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
-        said = list(notes)
+        all_notes = list(notes)
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {
@@ -699,55 +674,62 @@ class Gathered:
                 "rechained_ids": ambiguous,
                 "unnamed_tokens": unnamed,
             }
-            said += counted(
+            all_notes += counted(
                 (
                     ambiguous,
                     "block ids occur after more than one prefix, and were renamed by prefix",
                 ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
-        place: dict[str, Any] = {}
+        optional_columns: dict[str, Any] = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
-            place["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
+            optional_columns["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
         if self._names:
             sessions = column(self._sessions)[order]
-            known = np.flatnonzero(sessions != NONE)
-            sessions[known] = dense(sessions[known])[0]
+            has_session = np.flatnonzero(sessions != NONE)
+            sessions[has_session] = dense(sessions[has_session])[0]
             turns = column(self._turns)[order]
-            place |= {
+            optional_columns |= {
                 "session_id": sessions,
                 "turn": turns_of(sessions) if (turns == NONE).all() else turns,
             }
             facts.setdefault("conversations", len(self._names))
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
         tokens = (inputs, outputs, offsets, ids)
-        return Requests(arrivals - arrivals[0], *tokens, block_tokens, origin, tuple(said), **place)
+        return Requests(
+            arrivals - arrivals[0],
+            *tokens,
+            block_tokens,
+            origin,
+            tuple(all_notes),
+            **optional_columns,
+        )
 
     def in_order(self, waits: Waits) -> Waits:
-        """Return `waits` between requests as they were appended as those between the same in order
-        of arrival.
-        """
-        return waits.kept(np.argsort(column(self._times), kind="stable"), since_ns=min(self._times))
+        """Convert `waits` between requests in appended order to order of arrival."""
+        return waits.select(
+            np.argsort(column(self._times), kind="stable"), since_ns=min(self._times)
+        )
 
 
 def turns_of(sessions: Ints) -> Ints:
-    """Return how many earlier rows each row's session has; NONE for a row without one."""
+    """Return the number of earlier rows in each row's session; NONE without a session."""
     turns = np.full(len(sessions), NONE, dtype=np.int64)
-    known = np.flatnonzero(sessions != NONE)
-    by_session = known[np.argsort(sessions[known], kind="stable")]
-    turns[by_session] = np.arange(len(known)) - np.searchsorted(
+    has_session = np.flatnonzero(sessions != NONE)
+    by_session = has_session[np.argsort(sessions[has_session], kind="stable")]
+    turns[by_session] = np.arange(len(has_session)) - np.searchsorted(
         sessions[by_session], sessions[by_session]
     )
     return turns
 
 
 def successive(sessions: Ints | None) -> tuple[Ints, Ints]:
-    """Return the rows that have one of the same session before them, and the last such row of each."""
-    of = np.zeros(0, dtype=np.int64) if sessions is None else sessions
-    order = np.argsort(of, kind="stable")
-    order = order[of[order] != NONE]
-    is_next = of[order[1:]] == of[order[:-1]]
+    """Return the rows with an earlier one in their session, and the previous row of each."""
+    session_numbers = np.zeros(0, dtype=np.int64) if sessions is None else sessions
+    order = np.argsort(session_numbers, kind="stable")
+    order = order[session_numbers[order] != NONE]
+    is_next = session_numbers[order[1:]] == session_numbers[order[:-1]]
     return order[1:][is_next], order[:-1][is_next]
 
 
@@ -756,14 +738,14 @@ SCALE_SHIFT_NS = 60 * NS_PER_S
 
 
 class CycleIds(StrEnum):
-    """Whether later cycles of a trace ask for the same blocks again, or for blocks of their own."""
+    """The block ids of later cycles of a trace: the same, or distinct ones."""
 
     SAME = "same"
     DISTINCT = "distinct"
 
 
 class OverLimit(StrEnum):
-    """What happens to a prompt over the limit."""
+    """The treatment of a prompt over the limit."""
 
     CLIP = "clip"
     DROP = "drop"
@@ -771,7 +753,7 @@ class OverLimit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reshaping:
-    """How to transform a source, in this order.
+    """Transformations of a source, applied in this order.
 
     Limit prompts, jitter, scale times, repeat, superpose, cut.
     """
@@ -785,12 +767,11 @@ class Reshaping:
     cycles: int = 1
     cycle_ids: CycleIds = CycleIds.DISTINCT
     scale: int = 1
-    """So many copies over each other, with blocks and sessions of their own."""
+    """Number of superposed copies, each with its own blocks and sessions."""
     scale_common: float = 0.0
-    """But for the most used prefixes, which make up at most this share of all references to blocks.
-    """
+    """The hottest prefixes, up to this share of all references, are common to the copies."""
     scale_shift_ns: int = SCALE_SHIFT_NS
-    """Each copy but the first comes later, by up to so much."""
+    """Maximum delay of each copy but the first."""
     max_requests: int | None = None
 
     def __post_init__(self) -> None:
@@ -825,34 +806,36 @@ class Reshaping:
 
     def as_config(self) -> dict[str, Any]:
         """Return the fields that are not at their defaults."""
-        plain = msgspec.to_builtins(Reshaping())
+        defaults = msgspec.to_builtins(Reshaping())
         return {
-            name: value for name, value in msgspec.to_builtins(self).items() if value != plain[name]
+            name: value
+            for name, value in msgspec.to_builtins(self).items()
+            if value != defaults[name]
         }
 
 
-def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> Requests:
-    """Return `requests` transformed as `wanted`, with a note for each change.
+def reshape(requests: Requests, reshaping: Reshaping, rng: np.random.Generator) -> Requests:
+    """Return `requests` transformed by `reshaping`, with a note for each change.
 
-    `rng` draws jitter and shifts.
+    `rng` samples jitter and shifts.
     """
-    if wanted.max_input_tokens is not None:
-        requests = _limit(requests, wanted.max_input_tokens, wanted.over_limit)
-    if wanted.jitter_ns:
+    if reshaping.max_input_tokens is not None:
+        requests = _limit(requests, reshaping.max_input_tokens, reshaping.over_limit)
+    if reshaping.jitter_ns:
         times = requests.arrival_ns
-        distinct, group = np.unique(times, return_inverse=True)
-        width = np.full(len(distinct), wanted.jitter_ns, dtype=np.int64)
-        width[:-1] = np.minimum(width[:-1], np.diff(distinct))
-        moves = np.floor(rng.random(len(times)) * width[group]).astype(np.int64)
-        # In order within each time, so that requests stay in theirs.
-        moves = moves[np.lexsort((moves, group))]
-        answered = None if requests.answered_ns is None else requests.answered_ns + moves
-        requests = _noted(
-            replace(requests, arrival_ns=times + moves, answered_ns=answered),
-            f"times were spread evenly at random over ticks of {format_duration(wanted.jitter_ns)},"
+        distinct, tick_numbers = np.unique(times, return_inverse=True)
+        tick_ns = np.full(len(distinct), reshaping.jitter_ns, dtype=np.int64)
+        tick_ns[:-1] = np.minimum(tick_ns[:-1], np.diff(distinct))
+        jitter_ns = np.floor(rng.random(len(times)) * tick_ns[tick_numbers]).astype(np.int64)
+        # Sorted within each time, so that requests keep their order.
+        jitter_ns = jitter_ns[np.lexsort((jitter_ns, tick_numbers))]
+        answered = None if requests.answered_ns is None else requests.answered_ns + jitter_ns
+        requests = _add_note(
+            replace(requests, arrival_ns=times + jitter_ns, answered_ns=answered),
+            f"times were spread evenly at random over ticks of {format_duration(reshaping.jitter_ns)},"
             " in the same order",
         )
-    if (factor := wanted.time_scale) != 1:
+    if (factor := reshaping.time_scale) != 1:
         if float(requests.arrival_ns[-1]) * factor > MAX_NS:
             raise ConfigError(f"time scale(={factor:g}) puts requests beyond the clock of a trace")
         times, answered, waits = (
@@ -866,18 +849,18 @@ def reshape(requests: Requests, wanted: Reshaping, rng: np.random.Generator) -> 
         requests = replace(
             requests, arrival_ns=times.astype(np.int64), answered_ns=answered, waits=waits
         )
-        requests = _noted(requests, f"times were multiplied by {factor:g}")
-    if wanted.cycles > 1:
-        limit = wanted.max_requests if wanted.scale == 1 else None
-        requests = _repeat(requests, wanted.cycles, wanted.cycle_ids, limit)
-    if wanted.scale > 1:
+        requests = _add_note(requests, f"times were multiplied by {factor:g}")
+    if reshaping.cycles > 1:
+        limit = reshaping.max_requests if reshaping.scale == 1 else None
+        requests = _repeat(requests, reshaping.cycles, reshaping.cycle_ids, limit)
+    if reshaping.scale > 1:
         requests = superpose(
-            requests, wanted.scale, wanted.scale_common, wanted.scale_shift_ns, rng
+            requests, reshaping.scale, reshaping.scale_common, reshaping.scale_shift_ns, rng
         )
-    if wanted.max_requests is not None and wanted.max_requests < len(requests):
-        cut = f"cut after {wanted.max_requests} request{'s' * (wanted.max_requests > 1)}"
-        requests = _noted(take(requests, np.arange(wanted.max_requests)), cut)
-    changes = wanted.as_config()
+    if reshaping.max_requests is not None and reshaping.max_requests < len(requests):
+        cut = f"cut after {reshaping.max_requests} request{'s' * (reshaping.max_requests > 1)}"
+        requests = _add_note(take(requests, np.arange(reshaping.max_requests)), cut)
+    changes = reshaping.as_config()
     return replace(requests, origin={**requests.origin, "shape": changes}) if changes else requests
 
 
@@ -895,11 +878,11 @@ def take(requests: Requests, rows: Ints) -> Requests:
         "kind",
         "answered_ns",
     )
-    taken: dict[str, Any] = {
-        name: of[rows] for name in names if (of := getattr(requests, name)) is not None
+    columns: dict[str, Any] = {
+        name: values[rows] for name in names if (values := getattr(requests, name)) is not None
     }
-    waits = None if requests.waits is None else requests.waits.kept(rows)
-    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **taken)
+    waits = None if requests.waits is None else requests.waits.select(rows)
+    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **columns)
 
 
 BATCH_ROWS = 1 << 16
@@ -908,47 +891,47 @@ BATCH_ROWS = 1 << 16
 def batches(
     requests: Requests, count: int | None = None, arrivals: tuple[Ints, Ints] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield `requests` as record batches of their table.
+    """Yield record batches of the requests table: the first `count` requests, or all.
 
-    The first `count`, all, or those of `arrivals`, then.
+    `arrivals` instead gives rows and their arrival times.
     """
     stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
     names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
-    requests = replace(requests, waits=None)  # which the table has not
+    requests = replace(requests, waits=None)  # the table does not hold them
     for start in range(0, stop, BATCH_ROWS):
         end = min(start + BATCH_ROWS, stop)
-        part = take(requests, np.arange(start, end) if arrivals is None else arrivals[0][start:end])
-        columns = {name: of for name in names if (of := getattr(part, name)) is not None}
+        rows = take(requests, np.arange(start, end) if arrivals is None else arrivals[0][start:end])
+        columns = {name: values for name in names if (values := getattr(rows, name)) is not None}
         columns["request_id"] = np.arange(start, end)
         if arrivals is not None:
             columns["arrival_ns"] = arrivals[1][start:end]
         columns.setdefault(
             "kind", np.full(end - start, enum_code(REQUESTS, "kind", RequestKind.TRACE))
         )
-        if part.block_tokens:
-            offsets = pa.array(part.block_offsets, pa.int32())
-            columns["block_ids"] = pa.ListArray.from_arrays(offsets, pa.array(part.block_ids))
+        if rows.block_tokens:
+            offsets = pa.array(rows.block_offsets, pa.int32())
+            columns["block_ids"] = pa.ListArray.from_arrays(offsets, pa.array(rows.block_ids))
         yield batch_of(REQUESTS, columns)
 
 
-def _noted(requests: Requests, note: str) -> Requests:
+def _add_note(requests: Requests, note: str) -> Requests:
     return replace(requests, notes=(*requests.notes, note))
 
 
-def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
+def _limit(requests: Requests, limit: int, over_limit: OverLimit) -> Requests:
     is_over = requests.input_tokens > limit
     count = int(np.count_nonzero(is_over))
     if not count:
         return requests
-    if over is OverLimit.DROP:
-        kept = np.flatnonzero(~is_over)
-        if not len(kept):
+    if over_limit is OverLimit.DROP:
+        rows_within = np.flatnonzero(~is_over)
+        if not len(rows_within):
             raise ConfigError(f"max input tokens(={limit}): every prompt is longer")
         note = (
             f"{count} prompts over {limit} tokens were dropped, which leaves gaps in their"
             " conversations"
         )
-        return _noted(take(requests, kept), note)
+        return _add_note(take(requests, rows_within), note)
     lengths = np.diff(requests.block_offsets)
     if requests.block_tokens:
         lengths = np.minimum(
@@ -957,15 +940,15 @@ def _limit(requests: Requests, limit: int, over: OverLimit) -> Requests:
     offsets, ids = runs_of(requests.block_ids, requests.block_offsets[:-1], lengths)
     tokens = np.minimum(requests.input_tokens, limit)
     clipped = replace(requests, input_tokens=tokens, block_offsets=offsets, block_ids=ids)
-    return _noted(
+    return _add_note(
         clipped, f"{count} prompts over {limit} tokens were clipped to their first {limit}"
     )
 
 
 def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | None) -> Requests:
-    """Return `requests` `cycles` times over.
+    """Return `requests` repeated `cycles` times.
 
-    A cycle starts one mean interval after the last request before it.
+    A cycle starts one mean interval after the last request of the previous one.
     """
     n = len(requests)
     span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
@@ -980,49 +963,58 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
             raise ConfigError(
                 f"cycles(={cycles}) of {count} blocks are more than a trace can number"
             )
-    repeated = _copied(requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count)
+    repeated = _copy_requests(
+        requests, np.arange(needed) * period, lambda cycle: numbers + cycle * count
+    )
     blocks = f", with {cycle_ids} block ids" if requests.block_tokens else ""
-    new = "; each time its conversations are new ones" if requests.session_id is not None else ""
-    return _noted(
+    new = "; each cycle has new conversations" if requests.session_id is not None else ""
+    return _add_note(
         repeated,
         f"the requests are repeated {cycles} times, {format_duration(period)} apart{blocks}{new}",
     )
 
 
 def shifted(times: Ints, shifts_ns: Ints) -> Ints:
-    """Return `times` once for each of `shifts_ns`, so much later, one copy after the other."""
+    """Return one shifted copy of `times` for each of `shifts_ns`, one after the other."""
     return (times[None, :] + shifts_ns[:, None]).reshape(-1)
 
 
 _COLUMNS = ("input_tokens", "output_tokens", "turn", "qos", "kind")
 
 
-def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) -> Requests:
-    """Return a copy of `requests` for each of `shifts_ns`, so much later, in order of arrival.
+def _copy_requests(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) -> Requests:
+    """Return one shifted copy of `requests` for each of `shifts_ns`, in order of arrival.
 
-    `ids_of` gives a copy's block ids; its sessions are its own.
+    `ids_of` returns the block ids of a copy; each copy has its own sessions.
     """
     count, lengths = len(requests), np.diff(requests.block_offsets)
     times = shifted(requests.arrival_ns, shifts_ns)
-    # Of equal times the earlier copy first, and within one its own order.
+    # Equal times are ordered by copy, and within a copy as in the source.
     order = np.argsort(times, kind="stable")
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order))
+    new_rows = np.empty(len(order), dtype=np.int64)
+    new_rows[order] = np.arange(len(order))
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
-    # One copy at a time, so that little more is held than what is returned.
+    # One copy at a time, which bounds memory.
     ids = np.empty(offsets[-1], dtype=np.int64)
-    within = np.arange(len(requests.block_ids)) - np.repeat(requests.block_offsets[:-1], lengths)
-    for copy in range(len(shifts_ns)):
-        ids[np.repeat(offsets[place[copy * count : (copy + 1) * count]], lengths) + within] = (
-            ids_of(copy)
-        )
-    columns = {name: of for name in _COLUMNS if (of := getattr(requests, name)) is not None}
-    more: dict[str, Any] = {name: of[order % count] for name, of in columns.items()}
+    position_in_chain = np.arange(len(requests.block_ids)) - np.repeat(
+        requests.block_offsets[:-1], lengths
+    )
+    for copy_number in range(len(shifts_ns)):
+        ids[
+            np.repeat(offsets[new_rows[copy_number * count : (copy_number + 1) * count]], lengths)
+            + position_in_chain
+        ] = ids_of(copy_number)
+    columns = {name: values for name in _COLUMNS if (values := getattr(requests, name)) is not None}
+    copied_columns: dict[str, Any] = {
+        name: values[order % count] for name, values in columns.items()
+    }
     if (sessions := requests.session_id) is not None:
         numbers, conversations = dense(sessions[sessions != NONE])
-        own = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
-        own[:, sessions != NONE] = numbers + conversations * np.arange(len(shifts_ns))[:, None]
-        sessions = own.reshape(-1)[order]
+        session_ids = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
+        session_ids[:, sessions != NONE] = (
+            numbers + conversations * np.arange(len(shifts_ns))[:, None]
+        )
+        sessions = session_ids.reshape(-1)[order]
     answered, waits = requests.answered_ns, requests.waits
     return replace(
         requests,
@@ -1031,8 +1023,8 @@ def _copied(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], Ints]) 
         block_ids=ids,
         session_id=sessions,
         answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
-        waits=None if waits is None else waits.repeated(shifts_ns).kept(order),
-        **more,
+        waits=None if waits is None else waits.repeated(shifts_ns).select(order),
+        **copied_columns,
     )
 
 
@@ -1042,11 +1034,10 @@ _PARTS = 10**9
 def superpose(
     requests: Requests, copies: int, common: float, shift_ns: int, rng: np.random.Generator
 ) -> Requests:
-    """Return `requests` and copies of them, `copies` in all, in order of arrival.
+    """Return `copies` superposed copies of `requests`, in order of arrival.
 
-    Each copy but the first comes later by what `rng` draws for it, evenly up to `shift_ns`. Its
-    sessions are its own, and its blocks, but for the most used ones that make up at most a share
-    `common` of all references.
+    Each copy but the first is delayed by a uniform random time up to `shift_ns`. It has its own
+    sessions and blocks, except the hottest blocks with up to a share `common` of all references.
     """
     count, references = len(requests), len(requests.block_ids)
     if common and not requests.block_tokens:
@@ -1057,86 +1048,87 @@ def superpose(
     shifts[1:] = np.floor(rng.random(copies - 1) * (shift_ns + 1)).astype(np.int64)
     if int(requests.arrival_ns[-1]) + shift_ns > MAX_NS:
         raise ConfigError(f"scale shift(={shift_ns} ns) puts requests beyond the clock of a trace")
-    numbers, names = dense(requests.block_ids)
-    uses = np.bincount(numbers, minlength=names)
+    numbers, block_count = dense(requests.block_ids)
+    uses = np.bincount(numbers, minlength=block_count)
     by_use = np.argsort(-uses, kind="stable")
-    # In integers, so that a share that comes out whole is taken whole.
-    most = round(common * _PARTS) * references // _PARTS
-    most_used = by_use[: int(np.searchsorted(np.cumsum(uses[by_use]), most, side="right"))]
-    is_common = np.zeros(names, dtype=bool)
+    # In integers, so that a whole share is not rounded down.
+    max_common = round(common * _PARTS) * references // _PARTS
+    most_used = by_use[: int(np.searchsorted(np.cumsum(uses[by_use]), max_common, side="right"))]
+    is_common = np.zeros(block_count, dtype=bool)
     is_common[most_used] = True
-    own, owned = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
-    if names * copies > MAX_BLOCK_ID:
-        raise ConfigError(f"scale(={copies}) of {names} blocks are more than a trace can number")
-    # Common blocks keep their numbers, then come those of each copy.
-    every = _copied(
+    own_numbers, own_count = np.cumsum(~is_common) - 1, int(np.count_nonzero(~is_common))
+    if block_count * copies > MAX_BLOCK_ID:
+        raise ConfigError(
+            f"scale(={copies}) of {block_count} blocks are more than a trace can number"
+        )
+    # Common blocks keep their numbers; the numbers of each copy follow.
+    superposed = _copy_requests(
         requests,
         shifts,
-        lambda copy: np.where(is_common, np.arange(names), names + copy * owned + own)[numbers],
+        lambda copy: np.where(
+            is_common, np.arange(block_count), block_count + copy * own_count + own_numbers
+        )[numbers],
     )
-    share = (
+    share_text = (
         f"{100 * int(uses[most_used].sum()) / max(references, 1):.1f} % of all references to blocks"
     )
     note = (
         f"the requests are superposed {copies} times, each copy later by up to"
         f" {format_duration(shift_ns)}"
-        + ("; its sessions are its own" if requests.session_id is not None else "")
+        + (", with its own sessions" if requests.session_id is not None else "")
         + (
-            f"; its blocks too, but for the most used prefixes, {share}"
+            f"; blocks are its own, except the hottest prefixes, {share_text}"
             if requests.block_tokens
             else ""
         )
     )
-    return _noted(every, note)
+    return _add_note(superposed, note)
 
 
 class Turns(StrEnum):
-    """When the later turns of a file's sessions arrive."""
+    """Arrivals of later turns of a file's sessions."""
 
     FOLLOW = "follow"
-    """A pause after the simulated answer that they follow ended: a closed loop."""
+    """Closed loop: a pause after the end of the simulated answer before them."""
     AS_RECORDED = "as-recorded"
-    """At the file's times, however long answers take: an open loop."""
+    """Open loop: at the file's times, however long answers take."""
 
 
 def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | None]:
-    """Return `requests` with notes on their `turns`, and their waits if these follow.
+    """Return `requests` with notes on `turns`, and their waits in a closed loop.
 
-    Without a choice they follow if the file has no times for them. ConfigError if none can.
+    By default, turns without times in the file follow. ConfigError if no turn can follow.
     """
-    is_asked = turns is Turns.FOLLOW
-    if not is_asked and not (turns is None and requests.untimed):
+    is_requested = turns is Turns.FOLLOW
+    if not is_requested and not (turns is None and requests.untimed):
         return requests, None
     waits = waits_of(requests)
     if not len(waits):
-        if is_asked:
+        if is_requested:
             raise ConfigError(
-                "--turns follow: no request has a turn of its session before it; leave the"
-                " option out"
+                "--turns follow: no request has an earlier turn in its session; remove the option"
             )
         return requests, None
     pause = requests.pause
     if not pause and requests.answered_ns is None:
         pause = (
-            "the recorded time between their arrivals, in which the answer's own time is: the"
-            " source lacks that"
+            "the recorded time between arrivals, which includes the time of the answer, because the"
+            " source does not record it"
         )
     note = (
-        f"closed loop: {waits.followers} of {len(requests)} requests follow others and arrive a"
-        " pause after the simulated answer before them ended, the others at their recorded time;"
-        f" the pause is {pause or 'the recorded time from the end of that answer on'}"
+        f"closed loop: {waits.followers} of {len(requests)} requests arrive a"
+        " pause after the end of the simulated answer before them, others at their recorded time;"
+        f" the pause is {pause or 'the recorded time from the end of that answer'}"
     )
-    notes = tuple(of for of in requests.notes if of != requests.untimed)
+    notes = tuple(text for text in requests.notes if text != requests.untimed)
     return replace(requests, notes=(*notes, note)), waits
 
 
 def waits_of(requests: Requests) -> Waits:
-    """Return which requests follow which.
+    """Return the dependencies of the source, or of each turn on the one before it in its session.
 
-    As the source says, or each the one before it of its session.
-
-    The pause is the recorded time from the end of the one answer to the arrival of the next turn,
-    none if that came earlier; where the end is not recorded, from the one arrival to the next.
+    The delay is the recorded time from the end of an answer to the next turn, at least 0. Without a
+    recorded end, it is the time between arrivals.
     """
     if requests.waits is not None:
         return requests.waits
@@ -1149,17 +1141,17 @@ def waits_of(requests: Requests) -> Waits:
 
 
 def block_lists(lists: Any, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
-    """Return how many ids each request has, by the column `lists` of a table, and the ids.
+    """Return the number of ids of each request, and the ids, from the column `lists` of a table.
 
-    All have some, or none.
+    All requests have ids, or none.
     """
     is_wrong = (lists.is_null() if has_ids else lists.is_valid()).to_numpy()
-    why = (
+    reason = (
         "null, but the source has block ids"
         if has_ids
         else "ids, but the metadata's source has no block_tokens"
     )
-    refuse(is_wrong, why, path=path, column="block_ids")
+    refuse(is_wrong, reason, path=path, column="block_ids")
     if not has_ids:
         return np.zeros(len(lists), dtype=np.int64), np.zeros(0, dtype=np.int64)
     return (
@@ -1182,7 +1174,7 @@ def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, pa
     refuse_where(
         columns["request_id"] != np.arange(len(arrivals)),
         "request_id",
-        "where requests are numbered from 0, one by one",
+        "where requests must be numbered from 0, one by one",
     )
     refuse_where(arrivals > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
     refuse_where(np.diff(arrivals, prepend=0) < 0, "arrival_ns", "goes back in time")

@@ -32,60 +32,61 @@ _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reas
 def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
-    Prompts are in it with `VLLM_LOGGING_LEVEL=DEBUG`, or in releases of before; answers with
-    `--enable-log-outputs`. TraceError if a line about a request is cut off or damaged, or no prompt
-    is in the log; ConfigError if no such tokenizer.
+    It holds prompts with `VLLM_LOGGING_LEVEL=DEBUG`, or in older releases; answers with
+    `--enable-log-outputs`. TraceError if a line about a request is cut off or damaged, or the log
+    holds no prompt; ConfigError for an unknown tokenizer.
 
-    What vLLM prints of requests: their prompts by token ids or as text, and their answers. It names
-    no sessions.
+    vLLM's log of requests: prompts as token ids or text, and answers. It has no sessions.
     """
-    log, known, texts = _Log(path, object), dict[str, _Logged](), 0
+    log, logged, texts = _Log(path, object), dict[str, _LoggedRequest](), 0
     encode, per_token, words = encoder(tokenizer)
 
     def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
         if ids is not None:
             return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
         units = encode(log.text(text, number) or "")
-        return tuple(units[at : at + per_token] for at in range(0, len(units), per_token))
+        return tuple(units[index : index + per_token] for index in range(0, len(units), per_token))
 
     for number, line in log:
         if (match := _VLLM.search(line)) is None or match[4]:
             continue
-        when, answer, name, _, rest = match.groups()
-        said = known.setdefault(name, _Logged(log.ns(when, number)))
-        found = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(rest)
-        if found is None and (answer or rest.startswith("prompt: ")):
-            where = "output" if answer else "prompt"
-            raise log.fault(f"its {where} is cut off, or the token ids of it", number, where)
-        if answer and found is not None:
-            said.answered_ns = log.ns(when, number)
-            if found[2] is not None or said.output_tokens is None:
-                said.output_tokens = len(units_of(found[1] or "None", found[2]))
-        elif found is not None:
-            said.units, texts = units_of(found[1], found[2]), texts + (found[2] is None)
-            said.input_tokens = len(said.units)
-    kept = [said for said in known.values() if said.units]
-    if known and not kept:
-        why = (
-            "no prompt is in it: start vLLM with VLLM_LOGGING_LEVEL=DEBUG, beside"
-            " --enable-log-requests"
+        when, answer, name, _, text = match.groups()
+        request = logged.setdefault(name, _LoggedRequest(log.ns(when, number)))
+        match_of_text = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(text)
+        if match_of_text is None and (answer or text.startswith("prompt: ")):
+            field = "output" if answer else "prompt"
+            raise log.fault(f"its {field}, or the token ids of it, are cut off", number, field)
+        if answer and match_of_text is not None:
+            request.answered_ns = log.ns(when, number)
+            if match_of_text[2] is not None or request.output_tokens is None:
+                request.output_tokens = len(units_of(match_of_text[1] or "None", match_of_text[2]))
+        elif match_of_text is not None:
+            request.units, texts = (
+                units_of(match_of_text[1], match_of_text[2]),
+                texts + (match_of_text[2] is None),
+            )
+            request.input_tokens = len(request.units)
+    with_prompts = [request for request in logged.values() if request.units]
+    if logged and not with_prompts:
+        problem = (
+            "it holds no prompt: start vLLM with VLLM_LOGGING_LEVEL=DEBUG and --enable-log-requests"
         )
-        raise TraceError(why, path=path)
+        raise TraceError(problem, path=path)
     notes = [
         (
-            "the log says neither year nor zone, and times of whole seconds; --max-log-len would have"
-            " cut prompts"
+            "times in the log are whole seconds without year and zone; --max-log-len would have"
+            " truncated prompts"
         )
     ]
     notes += reading.counted(
-        (texts, f"prompts are logged as text alone, whose tokens are {words}"),
-        (len(known) - len(kept), "requests without their prompts are left out"),
+        (texts, f"prompts are logged as text only; their tokens are {words}"),
+        (len(logged) - len(with_prompts), "requests without prompts are omitted"),
         (
-            sum(said.output_tokens is None for said in kept),
+            sum(request.output_tokens is None for request in with_prompts),
             "requests have no answer in the log: output_tokens is 0",
         ),
     )
-    return log.requests("vllm-log", kept, block_tokens, notes)
+    return log.requests("vllm-log", with_prompts, block_tokens, notes)
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
@@ -102,22 +103,21 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
     """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text
     or as JSON.
 
-    Each is a line that it finished, which says how long prompt and answer were, and when it came;
-    with `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut
-    off or damaged, or says neither when it came nor when it was written.
+    A request is a line written at its end, with lengths of prompt and answer, and its arrival; with
+    `--log-requests-level 3` also the token ids of the prompt. TraceError if such a line is cut off or
+    damaged, or has neither an arrival nor its own time.
 
-    What SGLang prints as requests finish: lengths and times; conversations where the client names
-    them.
+    SGLang's log of finished requests: lengths and times, and conversations if the client names them.
     """
-    log, found, cached, cut = _Log(path, object), list[_Logged](), 0, 0
+    log, logged, cached, truncated = _Log(path, object), list[_LoggedRequest](), 0, 0
     for number, line in log:
         if "Finish: obj=" not in line and '"request.finished"' not in line:
             continue
-        at = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
-        if at < 0 or not line.rstrip().endswith("}}"):
-            raise log.fault("cut off within what it says of the request", number, "meta_info")
+        meta_index = max(line.rfind("'meta_info': {"), line.rfind('"meta_info": {'))
+        if meta_index < 0 or not line.rstrip().endswith("}}"):
+            raise log.fault("cut off within the fields of the request", number, "meta_info")
         meta = {"cached_tokens": 0.0} | {
-            name: float(value) for name, value in _NUMBER.findall(line[at:])
+            name: float(value) for name, value in _NUMBER.findall(line[meta_index:])
         }
         for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
             if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
@@ -127,127 +127,134 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
                     f"meta_info.{name}",
                 )
         tokens = int(meta["prompt_tokens"])
-        given, named, when = (
-            _INPUT_IDS.search(line, 0, at),
-            _CONVERSATION.search(line, 0, at),
+        ids_match, name_match, time_match = (
+            _INPUT_IDS.search(line, 0, meta_index),
+            _CONVERSATION.search(line, 0, meta_index),
             _TIME.search(line),
         )
         units = (
-            decode_json(f"[{given[1]}]".encode(), tuple[int, ...], path, row=number)
-            if given
+            decode_json(f"[{ids_match[1]}]".encode(), tuple[int, ...], path, row=number)
+            if ids_match
             else None
         )
         if units is not None and len(units) != tokens:
             raise log.fault(
                 f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids"
             )
-        took_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
+        latency_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
         if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
-            asked_ns = round(meta["request_received_ts"] * NS_PER_S)
-        elif when is None:
+            arrival_ns = round(meta["request_received_ts"] * NS_PER_S)
+        elif time_match is None:
             raise log.fault(
                 "neither request_received_ts nor the time of the line", number, "meta_info"
             )
         else:
-            asked_ns = reading.wall_ns(when[0].replace(" ", "T"), log, number, "time") - took_ns
-        cached, cut = (
+            arrival_ns = (
+                reading.wall_ns(time_match[0].replace(" ", "T"), log, number, "time") - latency_ns
+            )
+        cached, truncated = (
             cached + int(meta["cached_tokens"]),
-            cut + (units is None and "input_ids" in line[:at]),
+            truncated + (units is None and "input_ids" in line[:meta_index]),
         )
-        session = log.text(named[1], number) if named else None
-        found.append(
-            _Logged(
-                asked_ns, asked_ns + took_ns, units, tokens, int(meta["completion_tokens"]), session
+        session = log.text(name_match[1], number) if name_match else None
+        logged.append(
+            _LoggedRequest(
+                arrival_ns,
+                arrival_ns + latency_ns,
+                units,
+                tokens,
+                int(meta["completion_tokens"]),
+                session,
             )
         )
     notes = reading.counted(
-        (cut, "prompts are logged in part: their blocks are not known (--log-requests-level 3)")
+        (
+            truncated,
+            "prompts are truncated in the log, so their blocks are unknown (--log-requests-level 3)",
+        )
     )
     if cached:
-        notes.append(f"the {cached} prompt tokens that SGLang found in its own cache are not used")
-    return log.requests("sglang-log", found, block_tokens, notes)
+        notes.append(
+            f"{cached} prompt tokens were hits in SGLang's own cache, which is not used here"
+        )
+    return log.requests("sglang-log", logged, block_tokens, notes)
 
 
 @dataclass(slots=True)
-class _Logged:
-    """What a server's log says of one request."""
+class _LoggedRequest:
+    """One request in a server's log."""
 
-    asked_ns: int
+    arrival_ns: int
     answered_ns: int | None = None
     units: tuple[Any, ...] | None = None
-    """Of the prompt, one a token: ids, or pieces of text; None if the log has neither."""
+    """Tokens of the prompt as ids or pieces of text; None if the log has neither."""
     input_tokens: int = 0
     output_tokens: int | None = None
     session: str | None = None
 
 
 class _Log(reading.JsonLines[Any]):
-    """The lines of a server's log, as text, and what they come to."""
+    """The lines of a server's log as text, and the requests in them."""
 
     _is_leap, _last_ns = False, 0
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        """Yield each line and its number, from 1; what is no UTF-8 in it is replaced."""
+        """Yield each line and its number, from 1; invalid UTF-8 is replaced."""
         for number, line in enumerate(utf8_lines(self.path), 1):
             self._digest.update(line)
             yield number, line.decode(errors="replace")
 
     def text(self, quoted: str, number: int) -> str | None:
-        """Return the text, or None, that Python wrote as `quoted`."""
+        """Return the text, or None, of which `quoted` is the Python literal."""
         try:
-            found: str | None = ast.literal_eval(quoted)
+            value: str | None = ast.literal_eval(quoted)
         except (SyntaxError, ValueError):
-            raise self.fault("no text as Python writes it", number, None) from None
-        return found
+            raise self.fault("not a Python string", number, None) from None
+        return value
 
     def ns(self, text: str, number: int) -> int:
-        """Return the time of such as 12-31 23:59:59, without a year.
+        """Return the time of a text such as 12-31 23:59:59, without a year, in ns.
 
-        They go on, with a 29 February if one is there.
+        Times continue over New Year; a 29 February makes the year a leap year.
         """
         self._is_leap |= text.startswith("02-29")
-        at, new_year = (
+        time_ns, new_year = (
             reading.wall_ns(f"2024-{day}", self, number, "time")
             for day in (text.replace(" ", "T"), "01-01")
         )
-        in_year = at - new_year - _DAY_NS * (not self._is_leap and text >= "03")
+        in_year = time_ns - new_year - _DAY_NS * (not self._is_leap and text >= "03")
         self._last_ns = (
             in_year + max(0, self._last_ns - in_year + _YEAR_NS // 2) // _YEAR_NS * _YEAR_NS
         )
         return self._last_ns
 
     def requests(
-        self, kind: str, logged: list[_Logged], block_tokens: int, notes: list[str]
+        self, kind: str, logged: list[_LoggedRequest], block_tokens: int, notes: list[str]
     ) -> reading.Requests:
-        """Return the requests `logged`.
-
-        With blocks by the token ids of prompts, if any has its own in the log.
-        """
-        block, found = (
-            block_tokens if any(said.units is not None for said in logged) else 0,
+        """Return the requests `logged`, with blocks of prompt tokens if the log has any."""
+        block_size, gathered = (
+            block_tokens if any(request.units is not None for request in logged) else 0,
             reading.Gathered(),
         )
-        for said in logged:
-            chain = reading.full_blocks(said.units or (), block_tokens)
-            found.add(
-                said.asked_ns,
-                said.input_tokens,
-                said.output_tokens or 0,
+        for request in logged:
+            chain = reading.full_blocks(request.units or (), block_tokens)
+            gathered.add(
+                request.arrival_ns,
+                request.input_tokens,
+                request.output_tokens or 0,
                 chain,
-                said.session,
-                said.answered_ns,
+                request.session,
+                request.answered_ns,
             )
-        if block:
-            shared = (
-                f"the log has no block ids: {block} equal tokens behind equal tokens are one block"
-            )
-        elif any(said.session is not None for said in logged):
-            shared = (
-                "the log has no prompt's tokens: prompts share a prefix only within a conversation"
+        if block_size:
+            sharing_note = f"the log has no block ids: {block_size} equal tokens after an equal prefix are one block"
+        elif any(request.session is not None for request in logged):
+            sharing_note = (
+                "the log has no prompt tokens: prompts share a prefix only within a conversation"
             )
         else:
-            shared = (
-                "the log has no prompt's tokens and no conversation: no request reuses another's"
+            sharing_note = (
+                "the log has neither prompt tokens nor conversations: no request reuses another's"
                 " cache"
             )
-        return found.requests(kind, self.path, self.sha256, block, [shared, *notes])
+        return gathered.requests(kind, self.path, self.sha256, block_size, [sharing_note, *notes])

@@ -1,25 +1,25 @@
-"""Synthetic users.
+"""Synthetic users: turns of chatbot, coding and document conversations, and their arrivals.
 
-Chatbot, coding and document users who take turns in conversations, what they share, when they ask.
+The templates are those of the MLPerf Storage KV-cache benchmark. Three loads use them:
 
-The templates are those of the MLPerf Storage KV-cache benchmark. In a closed loop a user's next
-turn waits for the answer to the last one and then for a think time. Every number is drawn from
-(seed, user, how many were drawn before), so one user's turns never depend on another's.
+- Closed loop: the next turn of a user arrives a think time after the answer to the last one. Each
+  random number depends on (seed, user, count of numbers before), so users are independent.
+- Overlap, as in the MLPerf benchmark's program: users do not wait for answers. Requests queue by
+  service class and then by time for one of as many servers as users; a server is busy while it
+  generates the answer. Under overload, lower classes are hardly served.
+- Open loop: arrivals are even, Poisson, bursty (gamma) or diurnal, and independent of answers.
 
-Or users ask on without waiting for answers, served by class, as the MLPerf benchmark's program has
-it: each at its own pace. What is asked waits, by class of service and then by time, for one of as
-many servers as there are users; a server is busy for as long as its answer takes to generate. Where
-more is asked than is served, the lower classes hardly are.
+A random arrival process is stationary, so its expected rate is exact over any window:
 
-What they share, system prompts and documents, and which half of a serving node they load, is off by
-default; `--set workload.prompt_share=0.2` turns some on.
+    first time = uniform share of a length-biased interval (the one at a random moment)
+    later times = previous time + interval (gamma; shape 1 is Poisson)
+    diurnal: thin a Poisson process at the peak rate by rate(time) / peak (Lewis and Shedler, 1979)
 
-In an open loop arrivals are evenly spaced, Poisson, bursty (gamma) or diurnal, and wait for nobody.
-Every process that is drawn has its rate exactly, in expectation, over any window: it begins in the
-midst of an interval, as if it had always run. (Begun with an arrival, bursty ones would have more.)
-The turns are those of the closed loop's users. Which conversation the n-th request belongs to, and
-how long it is, depends on the seed and on how many conversations go on, not on its time: another
-process of arrivals asks the same, at other times.
+The conversation and length of the n-th request in an open loop depend on the seed and the number of
+live conversations only: another process has the same requests at other times.
+
+Shared system prompts and documents, and the halves of a disaggregated node, are off by default;
+`--set workload.prompt_share=0.2` turns some on.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ TEMPLATES: Final = {
 # cumulated per mille
 QOS_SHARES: Final = ((Qos.INTERACTIVE, 150), (Qos.RESPONSIVE, 500), (Qos.BATCH, 1000))
 
-# Who draws the documents' lengths; see native/users.c.
+# The pseudo-user that draws the lengths of documents; see native/users.c.
 LIBRARY: Final = -2
-# Of the first rank of a Zipf distribution with exponent 1; that of rank r is this over r.
+# Weight of rank 1 of a Zipf distribution with exponent 1; rank r has 1 / r of it.
 ZIPF_WEIGHT: Final = 1 << 32
 
 _draw_all = function("user_draw_all", I8, int, int, int, int, int)
@@ -77,10 +77,9 @@ _make_users = function("user_make_all", USER, I8, int, I8, int, I8, int)
 def make_users(
     count: int, seed: int, *, kind: RequestKind | None = None, mean_think_ns: int | None = None
 ) -> tuple[Any, Any]:
-    """Return `count` users, USER records, and when each first asks, int64 ns; all from `seed`.
+    """Return `count` users (USER records) and their first arrivals (int64 ns), from `seed`.
 
-    Without `kind` each is of any with the same chance; `mean_think_ns` replaces the think times of
-    the kinds.
+    Without `kind`, each is of a random kind. `mean_think_ns` replaces the think times of the kinds.
     """
     users, starts = np.zeros(count, USER), np.zeros(count, dtype=np.int64)
     chosen = TEMPLATES if kind is None else {kind: TEMPLATES[kind]}
@@ -89,20 +88,26 @@ def make_users(
         dtype=np.int64,
     )
     if mean_think_ns is not None:
-        # Every kind's shortest and longest are a third and five thirds of their mean.
+        # Minimum and maximum of each kind are a third and five thirds of the mean.
         templates[:, 4:6] = mean_think_ns // 3, 5 * mean_think_ns // 3
     qos = np.array(
-        [[enum_code(REQUESTS, "qos", name), upto] for name, upto in QOS_SHARES], dtype=np.int64
+        [
+            [enum_code(REQUESTS, "qos", name), cumulative_share]
+            for name, cumulative_share in QOS_SHARES
+        ],
+        dtype=np.int64,
     )
     _make_users(users, starts, count, templates, len(templates), qos, seed)
     return users, starts
 
 
-_ASKED = WORLD.dtype("OverlappingRequest")
+_OVERLAPPING = WORLD.dtype("OverlappingRequest")
 _ROOM: Final = 1 << 12
-_MOST_ASKED: Final = 10**7
+_MAX_OVERLAPPING: Final = 10**7
 
-_ask = function("user_ask_overlapping", _ASKED, int, USER, I8, int, int, int, int, returns=int)
+_ask = function(
+    "user_ask_overlapping", _OVERLAPPING, int, USER, I8, int, int, int, int, returns=int
+)
 
 
 def make_overlapping(
@@ -116,69 +121,68 @@ def make_overlapping(
     kind: RequestKind | None = None,
     mean_think_ns: int | None = None,
 ) -> Requests:
-    """Return the requests of `count` users that as many servers begin before `until_ns`, each when
-    it is begun.
+    """Return the requests of `count` users that as many servers start before `until_ns`.
 
-    ConfigError if they ask too often for a table, or not at all.
+    A request arrives when it is started. ConfigError for too many requests, or none.
     """
     users, starts = make_users(count, seed, kind=kind, mean_think_ns=mean_think_ns)
-    asked = np.empty(_ROOM, _ASKED)
+    requests = np.empty(_ROOM, _OVERLAPPING)
     while (
         rows := _ask(
-            asked, len(asked), users.copy(), starts, count, seed, until_ns, max_context_tokens
+            requests, len(requests), users.copy(), starts, count, seed, until_ns, max_context_tokens
         )
-    ) > len(asked):
-        if rows > _MOST_ASKED:
+    ) > len(requests):
+        if rows > _MAX_OVERLAPPING:
             raise ConfigError(
-                f"{count} users ask more than {_MOST_ASKED:,} times: shorten --duration or take"
-                " fewer"
+                f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten --duration or use"
+                " fewer users"
             )
-        asked = np.empty(2 * len(asked), _ASKED)
-    asked = asked[:rows]
-    # Classes are served in the order of the contract's closed set.
-    asked["rank"] = users["qos"][asked["user"]]
-    asked = asked[np.argsort(asked["time_ns"], kind="stable")]
-    begun, times = _serve(asked, count, until_ns, decode_ns_per_token, max_requests)
-    if not begun:
+        requests = np.empty(2 * len(requests), _OVERLAPPING)
+    requests = requests[:rows]
+    # Classes are served in the order of the enum in the schema.
+    requests["rank"] = users["qos"][requests["user"]]
+    requests = requests[np.argsort(requests["time_ns"], kind="stable")]
+    started, times = _serve(requests, count, until_ns, decode_ns_per_token, max_requests)
+    if not started:
         raise ConfigError(
-            f"no user asks within {format_duration(until_ns)} with seed {seed}: raise the duration"
+            f"no request arrives within {format_duration(until_ns)} with seed {seed}: raise the duration"
         )
-    return _requests(asked[begun], np.array(times), users, rows, decode_ns_per_token)
+    return _requests(requests[started], np.array(times), users, rows, decode_ns_per_token)
 
 
 def _serve(
-    asked: Any, servers: int, until_ns: int, decode_ns_per_token: int, most: int | None
+    requests: Any, servers: int, until_ns: int, decode_ns_per_token: int, max_requests: int | None
 ) -> tuple[list[int], list[int]]:
-    """Return which of `asked` are begun, in order, and when.
+    """Return the requests that are started, in order, and their start times.
 
-    A free server takes the first class's oldest.
+    A free server takes the oldest request of the highest waiting class.
     """
-    times, holds_ns = asked["time_ns"].tolist(), (asked["output"] * decode_ns_per_token).tolist()
-    queues = [deque(np.flatnonzero(asked["rank"] == rank).tolist()) for rank in range(len(Qos))]
-    free_ns, begun, begun_ns = [0] * servers, list[int](), list[int]()
+    times, service_ns = (
+        requests["time_ns"].tolist(),
+        (requests["output"] * decode_ns_per_token).tolist(),
+    )
+    queues = [deque(np.flatnonzero(requests["rank"] == rank).tolist()) for rank in range(len(Qos))]
+    free_ns, started, started_ns = [0] * servers, list[int](), list[int]()
     while waiting := [queue for queue in queues if queue]:
         queue = next(
-            (of for of in waiting if times[of[0]] <= free_ns[0]),
-            min(waiting, key=lambda of: times[of[0]]),
+            (candidate for candidate in waiting if times[candidate[0]] <= free_ns[0]),
+            min(waiting, key=lambda candidate: times[candidate[0]]),
         )
-        at_ns = max(free_ns[0], times[queue[0]])
-        if at_ns >= until_ns or len(begun) == most:
+        start_ns = max(free_ns[0], times[queue[0]])
+        if start_ns >= until_ns or len(started) == max_requests:
             break
-        heapq.heapreplace(free_ns, at_ns + holds_ns[queue[0]])
-        begun.append(queue.popleft())
-        begun_ns.append(at_ns)
-    return begun, begun_ns
+        heapq.heapreplace(free_ns, start_ns + service_ns[queue[0]])
+        started.append(queue.popleft())
+        started_ns.append(start_ns)
+    return started, started_ns
 
 
 def _requests(
-    served: Any, times: Any, users: Any, asked: int, decode_ns_per_token: int
+    served: Any, times: Any, users: Any, requested_count: int, decode_ns_per_token: int
 ) -> Requests:
-    """Return `served`, in the order in which they were begun, as requests.
-
-    Conversations are numbered as they begin.
-    """
-    wide = pa.array(served["user"] * (1 << 32) + served["conversation"])
-    session = wide.dictionary_encode().indices.to_numpy().astype(np.int64)
+    """Return `served` requests in order of their start; conversations are numbered as they begin."""
+    conversation_keys = pa.array(served["user"] * (1 << 32) + served["conversation"])
+    session = conversation_keys.dictionary_encode().indices.to_numpy().astype(np.int64)
     by_class = {
         str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)
     }
@@ -187,21 +191,20 @@ def _requests(
         "users": len(users),
         "requests": len(served),
         "block_tokens": 0,
-        "asked": asked,
+        "asked": requested_count,
         "served_by_class": by_class,
         "served_users": len(np.unique(served["user"])),
     }
     shares = ", ".join(f"{number} {name}" for name, number in by_class.items())
     notes = (
         (
-            f"users do not wait for answers: they ask {asked} times, and {len(served)} requests of"
-            f" {origin['served_users']} of {len(users)} users are served ({shares}), each from when"
-            " it is begun"
+            f"users do not wait for answers: of {requested_count} requests, {len(served)} of"
+            f" {origin['served_users']} of {len(users)} users are served ({shares}), and arrive at"
+            " their start"
         ),
         (
-            f"a server is held for {decode_ns_per_token / 1e6:g} ms a token of its answer: what"
-            " storage and prompts take, and what is decoded beside it, does not delay who is"
-            " served next"
+            f"a server is busy for {decode_ns_per_token / 1e6:g} ms a token of its answer: storage,"
+            " prefill and concurrent decoding do not delay later requests"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
     )
@@ -228,24 +231,24 @@ MAX_DOCUMENT_CHUNK_BYTES = 256 << 20
 
 
 class ServingMode(StrEnum):
-    """Which half of a disaggregated node the storage serves."""
+    """The half of a disaggregated node that the storage serves."""
 
     BOTH = "prefill-decode"
     PREFILL_ONLY = "prefill-only"
     """Every prompt is computed and stored.
 
-    Nothing is looked up or read, and what is there already is not stored twice. Another node
-    generates the answer, which takes its time.
+    There are no lookups and reads, and present objects are not stored again. Another node generates
+    the answer, which takes time.
     """
     DECODE_ONLY = "decode-only"
-    """Every request continues one of its user's entries, which are there from the start.
+    """Every request continues one of its user's entries, which exist from the start.
 
     Nothing is stored.
     """
 
 
 class UserKind(StrEnum):
-    """What all synthetic users are."""
+    """The kind of all synthetic users."""
 
     CHATBOT = "chatbot"
     """Turns of up to 512 to 4,096 new tokens."""
@@ -256,7 +259,7 @@ class UserKind(StrEnum):
 
 
 class Popularity(StrEnum):
-    """How requests are spread over items ranked from 1."""
+    """The distribution of requests over ranked items."""
 
     ZIPF = "zipf"
     """Item n is requested 1/n as often as item 1."""
@@ -264,48 +267,48 @@ class Popularity(StrEnum):
 
 
 class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is added to the turns of synthetic users; the turns themselves do not depend on it."""
+    """Additions to the turns of synthetic users, which do not depend on them."""
 
     mode: ServingMode = ServingMode.BOTH
-    """Which half of a disaggregated node the storage serves."""
+    """The half of a disaggregated node that the storage serves."""
     user_kind: UserKind | None = None
-    """What all synthetic users are; without it each is any of the three with the same chance."""
+    """Kind of all synthetic users; by default each is a random one of the three."""
     think_time: _ThinkTime | None = None
-    """How long synthetic users think before their next turn, on average over users, such as `30s`.
+    """Mean think time of synthetic users before their next turn, such as `30s`.
 
-    Each user's own is from a third of it to five thirds. Without it 0.3 s (chatbot), 0.6 s (coding)
-    and 0.9 s (document): the load of a benchmark, not of people.
+    Each user has one third to five thirds of it. The default is 0.3 s (chatbot), 0.6 s (coding) and
+    0.9 s (document): the load of a benchmark, not of people.
     """
     overlap: bool = False
-    """Users ask on without waiting for answers.
+    """Users do not wait for answers.
 
-    Their requests wait by class of service for one of as many servers.
+    Their requests queue by service class for one of as many servers as users.
     """
     prompt_share: _Share = 0.0
-    """The share of conversations that begin with one of the system prompts."""
+    """Share of conversations that begin with one of the system prompts."""
     prompt_tokens: tuple[_ItemTokens, ...] = (512, 1024, 2048)
-    """The length of each system prompt; a conversation has any of them with the same chance."""
+    """Length of each system prompt, in tokens; a conversation has a random one."""
     rag_share: _Share = 0.0
-    """The share of requests that retrieve chunks of a document, which are there from the start."""
+    """Share of requests that retrieve chunks of a document, which exist from the start."""
     rag_documents: _Items = 100
-    """How many documents there are."""
+    """Number of documents."""
     rag_document_tokens: tuple[_ItemTokens, _ItemTokens] | None = None
-    """Shortest and longest.
+    """Minimum and maximum tokens of a document.
 
     By default 4,000 to 12,000, or 1,024 to 4,096 for models of 64 layers and more.
     """
     rag_chunk_tokens: _ItemTokens = 512
     """Tokens of a document's chunk; with entry=turn none is larger than 256 MiB."""
     rag_top_chunks: Annotated[int, Bounds(1, 1000)] = 5
-    """Chunks of its document that a request retrieves."""
+    """Number of chunks of its document that a request retrieves."""
     rag_document_popularity: Popularity = Popularity.ZIPF
-    """How requests are spread over the documents."""
+    """Distribution of requests over the documents."""
     rag_chunk_popularity: Popularity = Popularity.ZIPF
-    """How they are spread over the chunks of one."""
+    """Distribution of requests over the chunks of a document."""
     decode_entries: _Items = 10
-    """With mode=decode-only: entries a user has."""
+    """With mode=decode-only: entries of a user."""
     decode_entry_tokens: _ItemTokens = 2048
-    """With mode=decode-only: tokens of each."""
+    """With mode=decode-only: tokens of an entry."""
 
     @property
     def request_kind(self) -> RequestKind | None:
@@ -319,25 +322,25 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def shares(self) -> bool:
-        """Whether it needs synthetic users in a closed loop."""
+        """Whether the additions need synthetic users in a closed loop."""
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 
 class LoadDefaults(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a locked benchmark prescribes; `gen` uses it where the command line says nothing."""
+    """Defaults of a locked benchmark for `gen`; options of the command line replace them."""
 
     model: str | None = None
-    """The model, where the command line names none."""
+    """The model, unless the command line sets it."""
     users: _Items | None = None
-    """Synthetic users, likewise."""
+    """Number of synthetic users, likewise."""
     duration: str | None = None
-    """Virtual time, likewise, such as `300s`."""
+    """Simulated time, likewise, such as `300s`."""
 
 
 def complaints_of_workload(
     workload: Workload, chunk_tokens: int, *, stores_generated: bool
 ) -> Iterator[str]:
-    """Yield what does not hold of the knobs of `workload` together.
+    """Yield conflicts between the knobs of `workload`.
 
     `chunk_tokens` is 0 for entry=turn.
     """
@@ -370,41 +373,38 @@ def complaints_of_workload(
 
 
 def workload_notes(workload: Workload) -> list[str]:
-    """Return what the reader of a trace must know of its workload."""
-    found = []
+    """Return notes on the workload of a trace."""
+    notes = []
     if workload.prompt_share:
-        found.append(
+        notes.append(
             f"{workload.prompt_share:g} of all conversations begin with one of"
             f" {len(workload.prompt_tokens)} system prompts, which all users share: the first"
             " request to need one stores it, as does the next after it is lost"
         )
     if workload.rag_share:
-        found.append(
+        notes.append(
             f"{workload.rag_share:g} of all requests retrieve {workload.rag_top_chunks} chunks of"
             f" one of {workload.rag_documents} documents, populated at the start and stored again"
             " when lost; a chunk's KV is assumed reusable at any position, so it is not part of a"
             " prefix, and later turns do not include it"
         )
     if workload.mode is ServingMode.PREFILL_ONLY:
-        found.append(
+        notes.append(
             "prefill only: nothing is looked up or loaded; answers are generated elsewhere and take"
             " their time"
         )
     if workload.mode is ServingMode.DECODE_ONLY:
-        found.append(
+        notes.append(
             f"decode only: each request continues one of its user's {workload.decode_entries}"
             f" entries of {workload.decode_entry_tokens} tokens, populated at the start; one that"
             " is lost is not computed again"
         )
-    return found
+    return notes
 
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """The items that all users share, or that are there from the start.
-
-    Prompts, documents' chunks, users' entries.
-    """
+    """The items that users share or that exist from the start: prompts, chunks, users' entries."""
 
     tokens: NDArray[np.int64]
     prompts: int
@@ -420,13 +420,10 @@ class Library:
         return int(self.document_first[-1])
 
     def kinds(self, entry: str) -> list[tuple[str, int, int]]:
-        """Return the kinds of objects that items hold, `entry` being that of users' entries.
-
-        Kind, first item, end.
-        """
+        """Return (kind, first item, end) of the items; `entry` is the kind of users' entries."""
         bounds = pairwise([0, self.prompts, self.first_entry, len(self.tokens)])
-        found = zip(("prompt", "document", entry), bounds, strict=True)
-        return [(kind, first, end) for kind, (first, end) in found if first < end]
+        object_kinds = zip(("prompt", "document", entry), bounds, strict=True)
+        return [(kind, first, end) for kind, (first, end) in object_kinds if first < end]
 
 
 def library_of(
@@ -434,36 +431,42 @@ def library_of(
 ) -> Library:
     """Return the items that `users` share or that exist from the start.
 
-    Document lengths are drawn from `seed`.
+    Document lengths are random, from `seed`.
     """
-    parts = [np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)]
-    prompts = len(parts[0])
-    first, weight = [prompts], np.zeros(0, dtype=np.int64)
+    token_parts = [
+        np.array(workload.prompt_tokens if workload.prompt_share else (), dtype=np.int64)
+    ]
+    prompts = len(token_parts[0])
+    document_first, document_weight = [prompts], np.zeros(0, dtype=np.int64)
     if workload.rag_share:
         chunk = workload.rag_chunk_tokens
         if is_turn:
             chunk = max(1, min(chunk, MAX_DOCUMENT_CHUNK_BYTES // bytes_per_token))
-        usual = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
+        default_lengths = DOCUMENT_TOKENS_LARGE if layers >= LARGE_LAYERS else DOCUMENT_TOKENS
         lengths = np.empty(workload.rag_documents, np.int64)
-        _draw_all(lengths, len(lengths), seed, LIBRARY, *(workload.rag_document_tokens or usual))
+        _draw_all(
+            lengths, len(lengths), seed, LIBRARY, *(workload.rag_document_tokens or default_lengths)
+        )
         for tokens in lengths.tolist():
-            parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
-            first.append(first[-1] + len(parts[-1]))
+            token_parts.append(np.minimum(chunk, np.arange(tokens, 0, -chunk)))
+            document_first.append(document_first[-1] + len(token_parts[-1]))
         ranks, is_zipf = (
             np.arange(1, len(lengths) + 1),
             workload.rag_document_popularity is Popularity.ZIPF,
         )
-        # Whole weights: without floats every machine draws the same.
-        weight = np.cumsum(ZIPF_WEIGHT // ranks if is_zipf else np.ones_like(ranks))
+        # Integer weights give the same numbers on every machine.
+        document_weight = np.cumsum(ZIPF_WEIGHT // ranks if is_zipf else np.ones_like(ranks))
     if workload.mode is ServingMode.DECODE_ONLY:
-        parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
-    found = np.concatenate(parts)
-    if len(found) > MAX_ITEMS:
+        token_parts.append(np.full(users * workload.decode_entries, workload.decode_entry_tokens))
+    tokens_by_item = np.concatenate(token_parts)
+    if len(tokens_by_item) > MAX_ITEMS:
         raise ConfigError(
-            f"the workload has {len(found)} prompts, document chunks and entries; at most"
+            f"the workload has {len(tokens_by_item)} prompts, document chunks and entries; at most"
             f" {MAX_ITEMS}"
         )
-    return Library(found, prompts, np.array(first, dtype=np.int64), weight)
+    return Library(
+        tokens_by_item, prompts, np.array(document_first, dtype=np.int64), document_weight
+    )
 
 
 Floats = NDArray[np.float64]
@@ -471,12 +474,12 @@ Floats = NDArray[np.float64]
 MAX_REQUESTS: Final = 10**8
 MIN_BURSTINESS: Final = 0.01
 MAX_BURSTINESS: Final = 100.0
-# Fixed, so that a longer window begins with the same arrivals.
+# Block size of random numbers; it is fixed, so a longer window begins with the same arrivals.
 _BLOCK = 1 << 16
 
 
 class Process(StrEnum):
-    """How arrivals are spread in time."""
+    """The kind of an arrival process."""
 
     POISSON = "poisson"
     GAMMA = "gamma"
@@ -486,16 +489,16 @@ class Process(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArrivalProcess:
-    """A process of arrivals; `day_ns` and `amplitude` are of DIURNAL only."""
+    """An arrival process; `day_ns` and `amplitude` apply to DIURNAL only."""
 
     rate_per_s: float
-    """The mean; of DIURNAL, over a whole day."""
+    """Mean rate; for DIURNAL, over a whole day."""
     process: Process = Process.POISSON
     burstiness: float | None = None
     """GAMMA: the intervals' standard deviation over their mean; 1 is Poisson, more is burstier."""
     day_ns: int = DURATIONS_NS["d"]
     amplitude: float = 0.5
-    """How far the rate swings from its mean, as a share of it."""
+    """Swing of the rate around its mean, as a share of the mean."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError for parameters out of range, or of another process."""
@@ -521,7 +524,7 @@ class ArrivalProcess:
             raise ConfigError(f"day(={self.day_ns} ns) must be at least 1 µs")
 
     def expected(self, until_ns: int) -> float:
-        """Return how many arrivals are expected before `until_ns`."""
+        """Return the expected number of arrivals before `until_ns`."""
         length = until_ns / NS_PER_S
         if self.process is Process.DIURNAL:
             day = self.day_ns / NS_PER_S
@@ -530,8 +533,7 @@ class ArrivalProcess:
         return self.rate_per_s * length
 
     def times_ns(self, seed: int, until_ns: int, limit: int | None = None) -> Ints:
-        """Return when requests arrive, ns, in order, from 0 to before `until_ns`, the first `limit`
-        of them.
+        """Return the arrival times in ns from 0 to `until_ns` (exclusive), at most `limit` of them.
 
         Times are whole microseconds. A longer window or a larger limit begins with the same
         arrivals. ConfigError if there would be more than MAX_REQUESTS, or `until_ns` is beyond the
@@ -550,21 +552,21 @@ class ArrivalProcess:
                 np.arange(math.ceil(count)) * (NS_PER_S // NS_PER_US) / self.rate_per_s
             ).astype(np.int64)
             return even_us[even_us * NS_PER_US < until_ns] * NS_PER_US
-        found: list[Ints] = []
+        blocks: list[Ints] = []
         total = 0
         for times_us in self._drawn(np.random.Generator(np.random.PCG64([seed, 2]))):
-            kept = times_us[times_us * NS_PER_US < until_ns]
-            found.append(np.floor(kept).astype(np.int64) * NS_PER_US)
-            total += len(kept)
-            if len(kept) < len(times_us) or (limit is not None and total >= limit):
+            times_within = times_us[times_us * NS_PER_US < until_ns]
+            blocks.append(np.floor(times_within).astype(np.int64) * NS_PER_US)
+            total += len(times_within)
+            if len(times_within) < len(times_us) or (limit is not None and total >= limit):
                 break
-        return np.concatenate(found)[:limit]
+        return np.concatenate(blocks)[:limit]
 
     def describe(self) -> str:
         """Return a description of the process that continues "requests arrive"."""
         rate = f"{self.rate_per_s:g} a second"
         if self.process is Process.DIURNAL:
-            low, high = (f"{self.rate_per_s * (1 + way * self.amplitude):g}" for way in (-1, 1))
+            low, high = (f"{self.rate_per_s * (1 + sign * self.amplitude):g}" for sign in (-1, 1))
             return (
                 "at random (Poisson) at a rate that is a sine over a day of"
                 f" {format_duration(self.day_ns)}: {rate} on average and at the start, {high} a"
@@ -582,12 +584,11 @@ class ArrivalProcess:
         )
 
     def _drawn(self, rng: np.random.Generator) -> Iterator[Floats]:
-        """Yield times, µs, block after block, without end."""
+        """Yield blocks of times in µs, without end."""
         shape = 1.0 if self.burstiness is None else 1 / (self.burstiness * self.burstiness)
         peak = 1 + self.amplitude if self.process is Process.DIURNAL else 1.0
         scale_us = NS_PER_S // NS_PER_US / (self.rate_per_s * peak * shape)
-        # What is left, at a random moment, of the interval it falls in: long ones are met more
-        # often.
+        # A uniform share of a length-biased interval: gamma with shape + 1.
         now_us = rng.random() * rng.standard_gamma(shape + 1) * scale_us
         while True:
             gaps = rng.standard_gamma(shape, _BLOCK)
@@ -601,9 +602,9 @@ class ArrivalProcess:
 
 
 def sine_of_turns(turns: Floats) -> Floats:
-    """Return sin(2π `turns`) to 1e-11, from sums and products alone.
+    """Return sin(2π `turns`) to 1e-11, from sums and products only.
 
-    The same on every machine and C library.
+    The result is the same on every machine and C library.
     """
     folded = np.abs((turns - 0.25) % 1.0 - 0.5) - 0.25
     angle = folded * math.tau
@@ -632,11 +633,11 @@ def make_open_loop(
     max_requests: int | None = None,
     user_kind: RequestKind | None = None,
 ) -> Requests:
-    """Return the requests that arrive before `until_ns`, each the next turn of one of
-    `live_conversations`.
+    """Return the requests that arrive before `until_ns`, turns of `live_conversations`.
 
-    The conversation is any with the same chance; one that ends makes way for one of a new user. All
-    users are of `user_kind`, or mixed. ConfigError if a count cannot be, or nothing arrives.
+    Each is the next turn of a random live conversation; a finished one is replaced by one of a new
+    user. All users are of `user_kind`, or mixed. ConfigError for an invalid count, or without
+    arrivals.
     """
     if not 1 <= live_conversations <= MAX_LIVE:
         raise ConfigError(f"live conversations(={live_conversations}) must be from 1 to {MAX_LIVE}")
@@ -647,7 +648,7 @@ def make_open_loop(
             f" second with seed {seed}: raise the duration or the rate"
         )
     turns = _turns(len(times), live_conversations, max_context_tokens, seed, user_kind)
-    over = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
+    over_context = int(np.count_nonzero(turns["input"] + turns["output"] > max_context_tokens))
     is_even = arrivals.process is Process.CONSTANT
     day = (
         (arrivals.day_ns, arrivals.amplitude)
@@ -667,15 +668,15 @@ def make_open_loop(
         "max_requests": max_requests,
         "live_conversations": live_conversations,
         "conversations": int(turns["session"].max()) + 1,
-        "over_context": over,
+        "over_context": over_context,
         "generator": None if is_even else f"PCG64, numpy {np.__version__}",
     }
     session, turn, inputs, outputs, qos, kind = (
         np.ascontiguousarray(turns[name]) for name in _TURN.names or ()
     )
     notes = _notes(arrivals, origin, max_context_tokens)
-    more = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
-    return without_blocks(times, inputs, outputs, origin, notes, **more)
+    extra_columns = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
+    return without_blocks(times, inputs, outputs, origin, notes, **extra_columns)
 
 
 def _turns(
@@ -689,9 +690,9 @@ def _turns(
     while not _take_turns(
         *(turns, count, conversations, live, progress, users, len(users)), seed, max_context_tokens
     ):
-        more, _ = make_users(2 * len(users), seed, kind=kind)
-        more[: len(users)] = users
-        users = more
+        larger_users, _ = make_users(2 * len(users), seed, kind=kind)
+        larger_users[: len(users)] = users
+        users = larger_users
     return turns
 
 
@@ -700,7 +701,7 @@ def _notes(
 ) -> tuple[str, ...]:
     live, generator = origin["live_conversations"], origin["generator"]
     pause = f"{live / arrivals.rate_per_s:g} s"
-    cut = (
+    rounding = (
         "cut to whole microseconds, so that the last digits of C libraries do not show; they are"
         f" drawn with {generator}, and another numpy may draw others"
     )
@@ -719,7 +720,7 @@ def _notes(
             " tokens of context; then a new user begins one"
         ),
         "the source has no block ids: prompts share a prefix within their conversation only",
-        f"times are {'rounded to whole microseconds' if generator is None else cut}",
+        f"times are {'rounded to whole microseconds' if generator is None else rounding}",
     )
     if not origin["over_context"]:
         return notes

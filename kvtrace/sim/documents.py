@@ -22,14 +22,14 @@ from kvtrace.core.units import (
     format_duration,
     format_years,
 )
-from kvtrace.llm.serving import in_words
+from kvtrace.llm.serving import serving_text
 
 _STREAMS_SHOWN = 8
 
 
 def _computed(summary: dict[str, Any]) -> list[str]:
     """Return what computes, how long tokens took on average, and how long prompts waited."""
-    stats, said = summary["stats"], [in_words(summary["serving"])]
+    stats, said = summary["stats"], [serving_text(summary["serving"])]
     if mean_ns := stats["decode"]["mean_ns_per_token"]:
         tokens = format_count(stats["decode"]["tokens"])
         said.append(

@@ -32,7 +32,7 @@ from kvtrace.core.schema import (
     objects_batch,
 )
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
-from kvtrace.llm.serving import in_words
+from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
@@ -251,7 +251,7 @@ def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -
         model=facts,
         tiers=preset.tier_list(),
         source=config["source"],
-        notes=[*notes, *workload_notes(preset.workload), in_words(config["serving"])],
+        notes=[*notes, *workload_notes(preset.workload), serving_text(config["serving"])],
         is_simulated=True,
     )
 

@@ -236,6 +236,7 @@ def _set_knobs(
     )
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
+    knobs.recomputes_last = p.recompute_last
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
     knobs.has_timed_work = any(

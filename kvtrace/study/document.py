@@ -25,26 +25,26 @@ from kvtrace.study.study import SEED, Study, Value
 MAX_SHOWN = 10
 """Largest number of best configurations in the report."""
 _MAX_MAPS, _MAX_CELLS = 6, 400
-UNKNOWN_TIME: Final = "not known: too few requests for that percentile, or nothing takes time"
+UNKNOWN_TIME: Final = "unknown: too few requests for that percentile, or nothing takes time"
 
 
 def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
     """Return the report; a page also has maps of two knobs, and every configuration."""
     strongest = measure_sensitivities(findings.study, findings.rows)
-    shown = findings.candidates[:MAX_SHOWN]
-    more = len(findings.candidates) - len(shown)
-    note = f"{more} more; results.parquet has all" if more else ""
+    best_candidates = findings.candidates[:MAX_SHOWN]
+    hidden_count = len(findings.candidates) - len(best_candidates)
+    note = f"{hidden_count} more; results.parquet has all" if hidden_count else ""
     title = (
         "best first"
         if findings.target is None
         else "the target reached, the cheapest first; then the others by hit ratio"
     )
-    chapters = [doc.Chapter("", [_candidate_table(findings, title, shown, note)])]
+    chapters = [doc.Chapter("", [_candidate_table(findings, title, best_candidates, note)])]
     if (costs := _cost_table(findings)) is not None:
         chapters.append(doc.Chapter("What a hit costs", [costs]))
     if strongest:
         chapters.append(
-            doc.Chapter("What each knob does", [_knobs_table(strongest)], [_HOW_SENSITIVE])
+            doc.Chapter("Effect of each knob", [_knobs_table(strongest)], [_HOW_SENSITIVE])
         )
     if is_page:
         # Maps show the pairs with the strongest effect, if their cells are few enough to read.
@@ -56,16 +56,20 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
         ]
         if maps := [_map(findings, *pair) for pair in pairs[:_MAX_MAPS]]:
             chapters.append(
-                doc.Chapter(
-                    "Two knobs at a time", maps, ["mean hit ratio over all else that varies"]
-                )
+                doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all other knobs"])
             )
         every = _configurations(findings, findings.rows, _ALL_SPEC)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
     best = findings.best
-    done, planned = len(findings.rows), len(findings.study.configurations)
-    notes = [f"{counted(done, 'configuration')}, each simulated once; all figures are simulated"]
-    warnings = [f"PARTIAL: {done} of {planned} configurations are done"] if done < planned else []
+    completed, planned = len(findings.rows), len(findings.study.configurations)
+    notes = [
+        f"{counted(completed, 'configuration')}, each simulated once; all figures are simulated"
+    ]
+    warnings = (
+        [f"PARTIAL: {completed} of {planned} configurations are done"]
+        if completed < planned
+        else []
+    )
     answers = {"best": best, "cheapest": findings.cheapest}
     warnings += [
         f"the {name}: {note}"
@@ -81,9 +85,9 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
             f"{' and '.join(wear_keys)}: no tier is a drive; memory and buckets do not wear"
         )
     if findings.failed:
-        error = next(row.found.error for row in findings.failed if isinstance(row.found, Failed))
+        error = next(row.result.error for row in findings.failed if isinstance(row.result, Failed))
         warnings.append(
-            f"{len(findings.failed)} of {done} configurations failed, the first with: {error}"
+            f"{len(findings.failed)} of {completed} configurations failed, the first with: {error}"
         )
         chapters.append(
             doc.Chapter("Failed", [_configurations(findings, findings.failed, "text: error")])
@@ -118,11 +122,11 @@ def _cost_unit(findings: Findings) -> doc.Unit:
 def _candidate_table(
     findings: Findings,
     title: str,
-    shown: list[Candidate],
+    candidates: list[Candidate],
     note: str,
     charts: Sequence[doc.Chart] = (),
 ) -> doc.ReportTable:
-    """Return a table with a row for each of `shown`; figures that no candidate has are left out."""
+    """Return a table with a row for each of `candidates`; figures that no candidate has are left out."""
     measured_names = {
         "hit_ratio", "recomputed_tokens", "read", "read_p99", "written", "written_p99",
         *(
@@ -134,11 +138,11 @@ def _candidate_table(
     }  # fmt: skip
     figures = doc.columns_of("""
         share: hit_ratio = hits, optimal_hit_ratio = optimal
-        count: recomputed_tokens = tokens computed again
-        ns: first_token_p99_ns = first token p99
-        bytes_per_s: read = read from storage, read_p99 = p99 of per-second rate,
-            written = written to it, written_p99 = p99 of per-second rate
-        number: drive_writes_per_day = drive writes a day
+        count: recomputed_tokens = recomputed tokens
+        ns: first_token_p99_ns = TTFT p99
+        bytes_per_s: read = read from storage, read_p99 = peak rate (p99 second),
+            written = written to it, written_p99 = peak rate (p99 second)
+        number: drive_writes_per_day = DWPD
         years: life_years = life
     """)
     keys = findings.study.varied
@@ -147,7 +151,7 @@ def _candidate_table(
     columns = [*keyed, *(column for column in figures if column.name in measured_names), cost]
     rows = [
         {f"knob.{key}": as_text(candidate.knobs.get(key)) for key in keys} | _figures(candidate)
-        for candidate in shown
+        for candidate in candidates
     ]
     return doc.table_of(
         title, doc.Sheet.SUMMARY, columns, rows, note, charts=tuple(charts), keys=len(keys)
@@ -333,7 +337,7 @@ def _configurations(findings: Findings, rows: Sequence[StudyRow], spec: str) -> 
         | {f"knob.{key}": as_text(row.configuration.knobs.get(key)) for key in keys}
         | {name: getattr(row.figures, name, None) for name in names}
         | {name: row.first_token_ns(f"{name}_ns") for name in ("p50", "p99")}
-        | {"error": getattr(row.found, "error", None)}
+        | {"error": getattr(row.result, "error", None)}
         for row in rows
     ]
     return doc.table_of(
@@ -552,10 +556,12 @@ def first_line(findings: Findings) -> str:
         return line
     if cheapest is None:
         is_met = any(target.is_met(candidate) for candidate in findings.candidates)
-        why = "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
+        reason = (
+            "only configurations with an unlimited tier reach it" if is_met else "none reaches it"
+        )
         if findings.nearest is not best and not is_met:
-            why = f"{why}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
-        return f"{line}; for {target.describe()}: {why}"
+            reason = f"{reason}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
+        return f"{line}; for {target.describe()}: {reason}"
     kind = "cheapest" if findings.study.has_prices else "smallest"
     how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(findings, cheapest)}{stalls_of(cheapest)})"
     return f"{line}; {kind} for {target.describe()}: {how}"

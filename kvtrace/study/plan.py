@@ -16,7 +16,7 @@ from typing import Final
 
 import msgspec
 
-from kvtrace.core.config import load_toml, to_struct
+from kvtrace.core.config import as_setting, load_toml, to_struct
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -231,7 +231,7 @@ class Plan:
         argv += tuple(
             argument
             for key, value in settings.items()
-            for argument in ("--set", f"tiers.{key}={value}")
+            for argument in ("--set", as_setting(f"tiers.{key}", value))
         )
         knobs: dict[str, Value] = dict(zip(KEYS, (str(store), router, dram, size), strict=True))
         dram_cost = self._monthly_cost(self.prices.dram, dram) * self.nodes
@@ -291,7 +291,7 @@ class Plan:
     def _wear(
         self, configuration: Configuration, figures: Simulated
     ) -> list[tuple[float, float | None]]:
-        """Return the drive writes a day and the life in years of each drive, at the load's rate.
+        """Return DWPD and the life in years of each drive, at the load's rate.
 
         The most written drive comes last; the list is empty without drives. The life is None
         without an endurance or without writes.
@@ -461,19 +461,19 @@ class Plan:
             candidate.first_token_ns(quantile),
             quantile.removesuffix("_ns").replace("_", "."),
         )
-        times = "" if time_ns is None else f", {name} {format_duration(time_ns)} to the first token"
+        times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
-            f"{findings.study.cost_name}: {100 * candidate.hit_ratio:.1f} % of look-ups hit{times}"
+            f"{findings.study.cost_name}: hit rate {100 * candidate.hit_ratio:.1f} %{times}"
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
         """Return a table with a row for each candidate of `listed`."""
         spec = f"""
             text: store, router, dram = {DRAM}, size
-            share: hit_ratio = hits; ns: p50 = first token p50, p99
-            number: middle = drive writes a day: median, most; years: life = first worn out after
+            share: hit_ratio = hits; ns: p50 = TTFT p50, p99
+            number: middle = DWPD: median, most; years: life = endurance first exhausted in
             number: {", ".join(PARTS)}, cost = {self.prices.currency} a month
         """
         figures = []
@@ -496,7 +496,7 @@ class Plan:
         figures = row.figures
         simulated_count, offer_count = len(findings.rows), len(findings.study.configurations)
         remainder = (
-            "; the others cost more to own than the cheapest of their kind"
+            "; the others cost more than the cheapest of their kind"
             if simulated_count < offer_count
             else ""
         )
@@ -509,7 +509,7 @@ class Plan:
             best_hit_ratio[kind] = max(best_hit_ratio.get(kind, 0.0), candidate.hit_ratio)
         lines += [
             f"{', router '.join(map(str, kind))}: none reaches the target;"
-            f" at most {100 * hit_ratio:.1f} % of look-ups hit"
+            f" the highest hit rate is {100 * hit_ratio:.1f} %"
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
         if figures is not None and figures.first_token is not None:
@@ -517,13 +517,11 @@ class Plan:
                 format_duration(figures.first_token["without_cache"][name])
                 for name in ("p50_ns", "p99_ns")
             )
-            lines.append(
-                f"times to the first token are modelled; without any hit p50 {p50}, p99 {p99}"
-            )
-        years = f"written off over {self.prices.years:g} years, or sooner if the load wears it out"
-        bucket_note = "a bucket is counted by what FILE leaves in it"
+            lines.append(f"TTFT is modelled; without any hit p50 {p50}, p99 {p99}")
+        years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
+        bucket_note = "a bucket is charged for the bytes that FILE leaves in it"
         lines.append(
-            f"costs and wear at the load's rate, kept up: what is bought is {years}; {bucket_note}"
+            f"costs and wear are extrapolated from the load's rate: hardware is {years}; {bucket_note}"
         )
         media = {"DRAM": self.prices.dram} | {
             str(store): medium for store, medium in self.prices.media.items()

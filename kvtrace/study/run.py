@@ -60,31 +60,33 @@ Result = Simulated | Failed
 Simulate = Callable[[Task], Simulated]
 
 
-def here(tasks: Sequence[Task], simulate: Simulate, workers: int) -> Iterator[tuple[Task, Result]]:
+def run_locally(
+    tasks: Sequence[Task], simulate: Simulate, workers: int
+) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result as it completes, on `workers` threads.
 
     Threads are enough, because the compiled simulation releases the GIL.
     """
-    left: SimpleQueue[Task] = SimpleQueue()
-    made: SimpleQueue[tuple[Task, Result]] = SimpleQueue()
+    pending: SimpleQueue[Task] = SimpleQueue()
+    completed: SimpleQueue[tuple[Task, Result]] = SimpleQueue()
     for task in tasks:
-        left.put(task)
+        pending.put(task)
 
     def work() -> None:
         while True:
             try:
-                task = left.get_nowait()
+                task = pending.get_nowait()
             except Empty:
                 return
-            made.put((task, attempt(simulate, task)))
+            completed.put((task, attempt(simulate, task)))
 
     for _ in range(min(workers, len(tasks))):
-        # Daemons: Ctrl-C waits for no simulation.
+        # Daemon threads, so that Ctrl-C does not wait for simulations.
         Thread(
             target=copy_context().run, args=(work,), daemon=True
-        ).start()  # as quiet as what starts it
+        ).start()  # the context keeps --quiet
     for _ in tasks:
-        yield made.get()
+        yield completed.get()
 
 
 def attempt(simulate: Simulate, task: Task) -> Result:
@@ -102,20 +104,20 @@ def attempt(simulate: Simulate, task: Task) -> Result:
         )
 
 
-def by_dask(
+def run_on_dask(
     tasks: Sequence[Task], simulate: Simulate, scheduler: str
 ) -> Iterator[tuple[Task, Result]]:
     """Yield each task with its result as it completes, on the cluster of `scheduler`.
 
-    ProbeUnavailable if Dask is missing; ConfigError if there is no such scheduler, or its workers
-    have another version of this program.
+    ProbeUnavailable if Dask is missing; ConfigError if the scheduler does not answer, or its
+    workers have another version of this program.
     """
     if find_spec("distributed") is None:
         raise ProbeUnavailable(f"--scheduler needs Dask: {how_to_add('dask')}")
     from distributed import as_completed
 
     with _client(scheduler) as client:
-        # Unique keys keep results that another run of the study left on the scheduler out.
+        # Unique keys exclude results of another run of the study on the scheduler.
         started = {
             client.submit(
                 attempt, simulate, task, key=f"{task.key}-{os.getpid()}-{number}", pure=False
@@ -124,13 +126,13 @@ def by_dask(
         }
         for future in as_completed(list(started)):
             try:
-                # Dask repeats a task whose worker was lost before its result arrived.
-                found: Result = future.result()
-            except Exception as error:  # noqa: BLE001 - what Dask says of this one; the others go on
+                # Dask repeats a task if its worker was lost before the result arrived.
+                result: Result = future.result()
+            except Exception as error:  # noqa: BLE001 - an error of Dask concerns this task only
                 is_killed = type(error).__name__ == "KilledWorker"
-                why = "each worker that simulated it died; check their memory"
-                found = Failed(why if is_killed else f"{type(error).__name__}: {error}")
-            yield started[future], found
+                reason = "each worker that simulated it died; check their memory"
+                result = Failed(reason if is_killed else f"{type(error).__name__}: {error}")
+            yield started[future], result
             future.release()
 
 
@@ -144,25 +146,27 @@ def _client(scheduler: str) -> Iterator[Client]:
         raise ConfigError(f"--scheduler {scheduler}: {error or 'nothing answers there'}") from None
     with client:
         try:
-            found = client.run(program_sha256)
+            digests = client.run(program_sha256)
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"--scheduler {scheduler}: its workers lack {error.name}; install the same there"
+                f"--scheduler {scheduler}: its workers lack {error.name}; install it there"
             ) from None
-        if not found:
+        if not digests:
             raise ConfigError(
                 f"--scheduler {scheduler}: it has no workers; start some with `dask worker"
                 f" {scheduler}`"
             )
-        if other := [worker for worker, digest in found.items() if digest != program_sha256()]:
+        if mismatched := [
+            worker for worker, digest in digests.items() if digest != program_sha256()
+        ]:
             raise ConfigError(
-                f"--scheduler {scheduler}: {other[0]} has another kvtrace than this one; install"
+                f"--scheduler {scheduler}: {mismatched[0]} has another kvtrace than this one; install"
                 " the same"
             )
         yield client
 
 
-_COUNTED = (
+_COUNTERS = (
     *(
         "requests",
         "lookups",
@@ -181,7 +185,7 @@ class StudyRow:
     """One configuration and its result."""
 
     configuration: Configuration
-    found: Result
+    result: Result
     price: float | None = None
     """Price of its tiers, 0 if none of them has a price.
 
@@ -193,7 +197,7 @@ class StudyRow:
     @property
     def figures(self) -> Simulated | None:
         """Return the simulated figures; null if the simulation failed."""
-        return None if isinstance(self.found, Failed) else self.found
+        return None if isinstance(self.result, Failed) else self.result
 
     @property
     def capacity_bytes(self) -> int | None:
@@ -209,29 +213,35 @@ class StudyRow:
 def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
     """Return the configurations that have a result, in the order of the grid."""
     rows = []
-    for one in study.configurations:
-        if (found := results.get(one.number)) is not None:
+    for configuration in study.configurations:
+        if (result := results.get(configuration.number)) is not None:
             tiers = (
                 []
-                if isinstance(found, Failed)
-                else [tier for tier in found.tiers if tier.name in study.price]
+                if isinstance(result, Failed)
+                else [tier for tier in result.tiers if tier.name in study.price]
             )
             costs = [
                 None if tier.total_bytes is None else study.price[tier.name] * tier.total_bytes
                 for tier in tiers
             ]
-            is_known = costs or isinstance(found, Failed) or not study.price
-            rows.append(StudyRow(one, found, total(costs) if is_known else 0.0))
+            is_known = costs or isinstance(result, Failed) or not study.price
+            rows.append(StudyRow(configuration, result, total(costs) if is_known else 0.0))
     return rows
 
 
-def write(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
+def write_rows(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
     """Write `rows` to a temporary file and rename it to `path`."""
     tiers = list(
         dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers)
     )
     kinds = {
-        key: _kind([one.knobs[key] for one in study.configurations if key in one.knobs])
+        key: _kind(
+            [
+                configuration.knobs[key]
+                for configuration in study.configurations
+                if key in configuration.knobs
+            ]
+        )
         for key in study.keys
     }
     table = study_table({"knob": kinds, "tier": dict.fromkeys(tiers, "")})
@@ -262,15 +272,15 @@ def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]
     yield "command", row.configuration.command
     for key, value in row.configuration.knobs.items():
         yield f"knob.{key}", as_text(value) if kinds[key] == "string" else value
-    if isinstance(row.found, Failed):
-        yield "error", row.found.error
+    if isinstance(row.result, Failed):
+        yield "error", row.result.error
         return
-    found = row.found
-    for name in _COUNTED:
-        yield name, getattr(found, name)
+    figures = row.result
+    for name in _COUNTERS:
+        yield name, getattr(figures, name)
     for name in ("p50_ns", "p95_ns", "p99_ns"):
         yield f"first_token_{name}", row.first_token_ns(name)
     yield "capacity_bytes", row.capacity_bytes
     yield "price", row.price
-    for tier in found.tiers:
+    for tier in figures.tiers:
         yield from ((f"tier.{tier.name}.{name}", value) for name, value in tier.figures().items())

@@ -36,7 +36,7 @@ from typing import Any
 import msgspec
 
 from kvtrace import __version__
-from kvtrace.core.config import as_text, load_toml, nearest, sha256, to_struct
+from kvtrace.core.config import as_setting, as_text, load_toml, nearest, sha256, to_struct
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
 from kvtrace.core.native.library import sources_sha256
@@ -65,7 +65,7 @@ class StudyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One simulation that the study asks for."""
+    """One simulation of the study."""
 
     number: int
     knobs: dict[str, Value]
@@ -108,7 +108,11 @@ class Study:
     @property
     def keys(self) -> list[str]:
         """Return the options and knobs of all configurations, in the order of the file."""
-        return list(dict.fromkeys(key for one in self.configurations for key in one.knobs))
+        return list(
+            dict.fromkeys(
+                key for configuration in self.configurations for key in configuration.knobs
+            )
+        )
 
     @property
     def axes(self) -> dict[str, list[Value | None]]:
@@ -117,7 +121,9 @@ class Study:
         A value is null where a configuration does not set it.
         """
         values = {
-            key: list(dict.fromkeys(one.knobs.get(key) for one in self.configurations))
+            key: list(
+                dict.fromkeys(configuration.knobs.get(key) for configuration in self.configurations)
+            )
             for key in self.keys
         }
         return {key: options for key, options in values.items() if len(options) > 1}
@@ -140,28 +146,31 @@ def read_study(
     study_file = to_struct(load_toml(path), StudyFile, str(path))
     base = _flat(path, "base", study_file.base)
     axes = _flat(path, "grid", study_file.grid)
-    listed = [
-        _flat(path, f"configuration {at}", one)
-        for at, one in enumerate(study_file.configuration, 1)
+    listed_configurations = [
+        _flat(path, f"configuration {number}", item)
+        for number, item in enumerate(study_file.configuration, 1)
     ] or [{}]
     for key, values in axes.items():
         if not isinstance(values, list) or not values:
             example = "..." if isinstance(values, list) else as_text(values)
             example = f'"{example}"' if isinstance(values, str) else example
             raise ConfigError(f"{path}: grid: {key}: write a list of values, such as [{example}]")
-        for one in values:
-            _check_value(path, "grid", key, one)
-    for where, given in (
+        for item in values:
+            _check_value(path, "grid", key, item)
+    for where, settings_of_table in (
         ("base", base),
-        *((f"configuration {at}", one) for at, one in enumerate(listed, 1)),
+        *(
+            (f"configuration {number}", item)
+            for number, item in enumerate(listed_configurations, 1)
+        ),
     ):
-        for key, value in given.items():
+        for key, value in settings_of_table.items():
             _check_value(path, where, key, value)
             if key in axes:
                 raise ConfigError(
                     f"{path}: {where}: {key} is in the grid too; leave one of the two out"
                 )
-    count = len(listed) * math.prod(len(values) for values in axes.values())
+    count = len(listed_configurations) * math.prod(len(values) for values in axes.values())
     if count > MOST_CONFIGURATIONS:
         raise ConfigError(
             f"{path}: {count:,} configurations; at most {MOST_CONFIGURATIONS:,} make a study"
@@ -169,9 +178,13 @@ def read_study(
     combinations = [
         dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values())
     ]
-    knobs = [base | settings | combination for settings in listed for combination in combinations]
-    presets = {str(one.get("preset", default_preset)) for one in knobs}
-    _check_names(path, {"base": base, "grid": axes} | {f"configuration {at}": one for at, one in enumerate(listed, 1)},
+    knobs = [
+        base | settings | combination
+        for settings in listed_configurations
+        for combination in combinations
+    ]
+    presets = {str(item.get("preset", default_preset)) for item in knobs}
+    _check_names(path, {"base": base, "grid": axes} | {f"configuration {number}": item for number, item in enumerate(listed_configurations, 1)},
                  options, presets)  # fmt: skip
     prices = {tier: price(tier, text) for tier, text in study_file.price.items()}
     tiers = {
@@ -222,22 +235,25 @@ def _check_value(path: Path, where: str, key: str, value: Any) -> None:
 
 
 def _check_names(
-    path: Path, parts: dict[str, dict[str, Any]], options: Collection[str], presets: Collection[str]
+    path: Path,
+    tables: dict[str, dict[str, Any]],
+    options: Collection[str],
+    presets: Collection[str],
 ) -> None:
     """Raise ConfigError at the first key that is neither an option nor a knob of a preset."""
     names = {FILE, *options}
-    for part, given in parts.items():
-        for key in given:
+    for table, settings in tables.items():
+        for key in settings:
             if key in names or key.replace("_", "-") in options:
                 continue
             knobs = set().union(*(_knob_names(path, preset) for preset in presets))
             if key not in knobs:
-                which = (
+                preset_text = (
                     f"preset {next(iter(presets))}" if len(presets) == 1 else "any of its presets"
                 )
                 raise ConfigError(
-                    f"{path}: {part}: {key} is no option of gen, nor a knob of"
-                    f" {which}{nearest(key, names | knobs)}"
+                    f"{path}: {table}: {key} is no option of gen, nor a knob of"
+                    f" {preset_text}{nearest(key, names | knobs)}"
                 )
 
 
@@ -253,12 +269,14 @@ def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
     """Return `knobs` as arguments: the file, options, then knobs of the preset."""
     flags = {key: f"--{flag}" for key in knobs if (flag := key.replace("_", "-")) in options}
     file = [as_text(knobs[FILE])] if FILE in knobs else []
-    given = [part for key, flag in flags.items() for part in (flag, as_text(knobs[key]))]
+    option_arguments = [
+        argument for key, flag in flags.items() for argument in (flag, as_text(knobs[key]))
+    ]
     settings = [key for key in knobs if key not in flags and key != FILE]
     return (
         *file,
-        *given,
-        *(part for key in settings for part in ("--set", f"{key}={as_text(knobs[key])}")),
+        *option_arguments,
+        *(argument for key in settings for argument in ("--set", as_setting(key, knobs[key]))),
     )
 
 
@@ -266,11 +284,11 @@ FOLDER = "simulated"
 _ROOT = Path(__file__).parents[1]
 
 
-class _Kept(msgspec.Struct, frozen=True):
+class _StoredResult(msgspec.Struct, frozen=True):
     """A stored result with its hash; a changed result is not used."""
 
     sha256: str
-    found: Simulated
+    result: Simulated
     trace: tuple[str, int] | None = None
     """Name and mtime_ns of the trace written with the result, which may be replaced later."""
 
@@ -292,17 +310,19 @@ class Results:
         None if there is none, or if it or its `trace` changed since; simulate it again then.
         """
         try:
-            kept = read_json(self._folder / f"{key}.json", _Kept)
+            stored = read_json(self._folder / f"{key}.json", _StoredResult)
         except TraceError:
             return None
-        is_whole = kept.sha256 == sha256(kept.found) and (
-            trace is None or kept.trace == _state(trace)
+        is_whole = stored.sha256 == sha256(stored.result) and (
+            trace is None or stored.trace == _state(trace)
         )
-        return kept.found if is_whole else None
+        return stored.result if is_whole else None
 
-    def store(self, key: str, found: Simulated, trace: Path | None) -> None:
-        """Store `found` under `key`, and which `trace` was written with it."""
-        write_json(self._folder / f"{key}.json", _Kept(sha256(found), found, _state(trace)))
+    def store(self, key: str, result: Simulated, trace: Path | None) -> None:
+        """Store `result` under `key`, and which `trace` was written with it."""
+        write_json(
+            self._folder / f"{key}.json", _StoredResult(sha256(result), result, _state(trace))
+        )
 
 
 def _state(trace: Path | None) -> tuple[str, int] | None:

@@ -67,6 +67,10 @@ ACROSS_PROGRAMS = {
 """The modules that call another program's library, and which."""
 
 
+MAX_ARROWS = 24
+"""Pairs of kvreplay's folders of which one imports the other."""
+
+
 @cache
 def tree(path: Path) -> ast.Module:
     """Return the syntax tree of the file at `path`."""
@@ -308,3 +312,16 @@ def test_schemas_and_command_pages_are_up_to_date():
         assert (ROOT / path).read_text(encoding="utf-8") == text, (
             f"{path} is out of date: run make docs"
         )
+
+
+def test_few_folders_of_kvreplay_import_each_other():
+    arrows = {
+        (module.split(".")[1], other.split(".")[1])
+        for module, others in graph().items()
+        for other in others
+        if module.count(".") > 1
+        and other.count(".") > 1
+        and module.startswith("kvreplay.")
+        and other.startswith("kvreplay.")
+    }
+    assert len({(a, b) for a, b in arrows if a != b}) <= MAX_ARROWS

@@ -1,6 +1,6 @@
 -- Block requests from the events of blkparse. Events of one device and first sector between two completions are one
--- request: queued first (as an I/O, Q; as a request, G; in the scheduler, I), issued last, completed once. No request is
--- an I/O that was merged (Q, M), nor a flush's own of no bytes, which ends (C WS 0) behind the kernel's request for it (FN).
+-- request: queued first (Q of a bio, G of a request, I in the scheduler), issued last, completed once. A merged bio (Q, M) is
+-- no request, nor is the empty one that ends a flush (C WS 0), after the kernel's own request for it (FN).
 WITH unmerged AS (
     SELECT * FROM events
     WHERE action IN ('Q', 'G', 'I', 'D', 'C', 'M')

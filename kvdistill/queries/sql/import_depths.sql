@@ -1,5 +1,5 @@
--- Imported block requests by how many their disk had in flight when they were issued, themselves included, in any
--- direction. At one instant completions come first; a request without a completion stays in flight.
+-- Imported block requests by the number in flight on their disk at their issue, themselves included, in any direction.
+-- At one instant completions come first. A request without a completion stays in flight.
 WITH steps AS (
     SELECT device, op, issue_ns AS ns, 1 AS step FROM requests WHERE issue_ns IS NOT NULL
     UNION ALL

@@ -1,5 +1,5 @@
--- Numbers the objects of imported operations by first appearance. A size is the furthest byte that was read or
--- written well; null if nothing was. White space in names becomes %20 and the like, as our names have none.
+-- Number the objects of imported operations by first appearance. The size is the farthest byte of a successful read or
+-- write; null without one. White space in names becomes %20 and the like: names of a trace have none.
 CREATE TABLE objects AS
 SELECT name,
     row_number() OVER (ORDER BY first_ns, first_file, first_line) - 1 AS object_id,

@@ -1,5 +1,5 @@
--- Imported operations in order of time, as rows of the trace and of what was measured. A delete frees what its object
--- holds; it moves no bytes, and neither does what failed.
+-- Imported operations in order of time, as rows of the trace and of the measured operations. A delete frees its object's
+-- bytes; deletes and failed operations transfer none.
 CREATE TABLE ordered AS
 SELECT row_number() OVER (ORDER BY start_ns, file, line) - 1 AS row, start_ns AS ts_ns, op, object_id, offset_bytes,
     CASE WHEN op = 2 THEN coalesce(size_bytes, 0) ELSE length_bytes END AS length_bytes,

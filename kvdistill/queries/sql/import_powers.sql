@@ -1,4 +1,4 @@
--- Imported times in buckets of powers of two, by layer and direction; those of no requests are left out.
+-- Imported times in buckets of powers of two, by layer and direction. Times without requests are left out.
 WITH powers AS (
     SELECT measure, op, CASE WHEN time_ns < 1 THEN 0 ELSE length(ltrim(bin(time_ns), '0')) END AS power FROM times
 )

@@ -1,5 +1,5 @@
--- What fio's logs of windows say of each second: an amount that spans several is spread evenly over its time, and a mean
--- counts by its time.
+-- Figures by second from fio's logs of windows: an amount that spans several seconds is spread evenly, a mean is weighted
+-- by its time.
 WITH spread AS (
     SELECT kind, op, second,
         least(to_ms, (second + 1) * 1000) - greatest(from_ms, second * 1000) AS ms,

@@ -1,4 +1,4 @@
--- What imported block requests come to, by direction; no insertion at all means that none was recorded.
+-- Totals of imported block requests by direction. Without any insertion (I), insertions were not recorded.
 SELECT op,
     nullif(count(insert_ns), 0) AS queued,
     count(issue_ns) AS issued,

@@ -1,6 +1,6 @@
--- What one device was issued by `processes` (by all if null), by when it was queued, with addresses packed: stretches of
--- 1 MiB that nothing touched are left out, but for gaps that chance leaves in a region whose places are drawn at random.
--- A request arrives when it is queued: its issue is its last one, after all requeues by a busy driver.
+-- Requests of `processes` (of all if null) on one device by arrival, with packed addresses: untouched ranges of 1 MiB are
+-- removed, except gaps within a region of random addresses, which chance explains.
+-- The arrival is the time of queueing: the issue is the last one, after all requeues by a busy driver.
 WITH requests AS (
     SELECT
         coalesce(insert_ns, issue_ns) AS arrived_ns, complete_ns, sector * 512 AS address, bytes,

@@ -1,4 +1,4 @@
--- How often `processes` (any if null) had one device write back its cache: requests of no bytes that begin with F.
+-- Cache flushes of one device by `processes` (by all if null): empty requests with flags that begin with F.
 SELECT count(*) AS flushes
 FROM measured
 WHERE

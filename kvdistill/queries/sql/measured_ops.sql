@@ -1,4 +1,4 @@
--- What a replay completed in one tier, by submission, as operations on objects: where in these, `offsets` says.
+-- Operations on objects that a replay completed on one tier, by submission; their offsets come from `offsets`.
 SELECT
     submitted_ns AS ts_ns,
     CASE op WHEN 'read' THEN 0 WHEN 'write' THEN 1 ELSE 2 END::TINYINT AS op,

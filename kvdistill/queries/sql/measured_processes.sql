@@ -1,6 +1,6 @@
--- The reads and writes of each process (-1 if that is not known) on one device, and whether they are of the workload: a
--- program's start and end, and a neighbour's, are not. Who does less than 20 of them, or under 0.2 % of operations and of
--- bytes, is left out, and who is there in fewer than 3 tenths of the time and does under 5 %.
+-- Reads and writes by process (-1: unknown) on one device, and whether the process belongs to the workload. Short-lived
+-- helpers and neighbours do not: fewer than 20 operations, under 0.2 % of operations and of bytes, or active in fewer than
+-- 3 tenths of the time with under 5 %.
 WITH requests AS (
     SELECT coalesce(pid, -1)::BIGINT AS process, coalesce(insert_ns, issue_ns) AS arrived_ns, bytes
     FROM measured

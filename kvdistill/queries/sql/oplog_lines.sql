@@ -1,5 +1,5 @@
--- The columns of an op log, of sai3 and of warp, for the operations `logged` on the objects of one of several hosts: by
--- a hash of their numbers, times 2^64 over the golden ratio, so that no pattern of numbers lands on one host.
+-- The columns of an op log of sai3 and warp, for the `logged` operations on one of several hosts. A host is a hash of the
+-- object's number (times 2^64 over the golden ratio), so that no pattern of numbers lands on one host.
 SELECT
     row_number() OVER (ORDER BY row) - 1 AS idx,
     0 AS thread,

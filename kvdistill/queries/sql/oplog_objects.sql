@@ -1,5 +1,5 @@
--- The objects of the operations `done`, by the names in `objects`: how long each is at least, and whether it was read
--- before it was written, so that it was there from the start. What failed may have failed because nothing was there.
+-- The objects of the `done` operations, by their `objects` names: minimum length, and whether a read precedes the first
+-- write, so that the object existed from the start. A failed operation proves nothing: its object may have been missing.
 CREATE TABLE named AS
 SELECT object_id, coalesce(key, 'object/' || object_id) AS name,
     greatest(coalesce(size_bytes, 0), extent_bytes) AS size_bytes, is_prior

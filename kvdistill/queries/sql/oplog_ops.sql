@@ -1,4 +1,4 @@
--- What a run did on one tier, in order of submission; -1 where an operation has no request or never completed.
+-- Operations of a run on one tier by submission; -1 for no request, or no completion.
 SELECT
     submitted_ns AS ts_ns,
     CASE op WHEN 'read' THEN 0 WHEN 'write' THEN 1 ELSE 2 END::TINYINT AS op,

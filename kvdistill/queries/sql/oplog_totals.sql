@@ -1,4 +1,4 @@
--- What the operations `done` are, and what of them an op log cannot express.
+-- Counts of the `done` operations, and of those that an op log cannot express.
 WITH steps AS (SELECT *, lag(op) OVER (PARTITION BY object_id ORDER BY row) AS before FROM done)
 SELECT
     count(*) FILTER (op = 0) AS gets,

@@ -1,4 +1,4 @@
--- How many reads and writes the stages of requests hold: what may run together. Null without stages.
+-- Reads and writes by stage of a request, which may run at once: maximum and mean. Null without stages.
 SELECT max(ops)::BIGINT AS max_stage_ops, avg(ops) AS mean_stage_ops
 FROM (
     SELECT count(*) AS ops

@@ -1,4 +1,4 @@
--- How many reads and writes came at one instant, and the gaps between instants, by the slots of a histogram.
+-- Histogram slots of the reads and writes at one instant (bursts), and of the gaps between instants.
 WITH instants AS (
     SELECT count(*) AS burst, ts_ns - lag(ts_ns) OVER (ORDER BY ts_ns) AS gap
     FROM ios

@@ -1,4 +1,4 @@
--- For how long so many operations were in flight, and how many stretches of time that were.
+-- Time, and number of stretches of time, by the number of operations in flight.
 WITH changes AS (
     SELECT ts_ns AS moment, 1 AS change FROM ios WHERE op <> 2 AND io_bytes > 0 AND completed_ns IS NOT NULL
     UNION ALL

@@ -1,4 +1,4 @@
--- Reads and writes of a process (of all if null) by stretches of equal time: short and long ones of each direction.
+-- Short and long reads and writes of a process (of all if null) by bucket of equal time.
 SELECT
     (ts_ns - $start_ns) // $bucket_ns AS bucket,
     2 * op + (io_bytes > $short_bytes)::INTEGER AS kind,

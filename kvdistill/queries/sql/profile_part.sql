@@ -1,4 +1,4 @@
--- The first reads and writes of a process (of all if null) in a stretch of time, in order.
+-- The first reads and writes of a process (of all if null) within a window, in order of time.
 SELECT ts_ns, op, address, io_bytes, completed_ns, coalesce(request_id, -1) AS request_id, coalesce(stage, -1) AS stage
 FROM ios
 WHERE op <> 2 AND io_bytes > 0 AND ts_ns BETWEEN $from_ns AND $to_ns AND ($process IS NULL OR process = $process)

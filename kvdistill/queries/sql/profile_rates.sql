@@ -1,4 +1,4 @@
--- Reads and writes by stretches of equal time: which stretch, and how many operations and bytes.
+-- Operations and bytes of reads and writes by bucket of equal time.
 SELECT
     (ts_ns - $start_ns) // $bucket_ns AS bucket,
     count(*) FILTER (op = 0) AS read_ops,

@@ -1,5 +1,4 @@
--- When a tier's first and last read or write is due, how long its operations go on, how many were timed, for how long
--- they were in flight by direction, and what the tier deletes; over placed operations (`ios`).
+-- Totals of a tier's placed operations: first and last time, counts, timed operations, time in flight by direction, deletes.
 SELECT
     min(ts_ns) FILTER (io_bytes > 0) AS start_ns,
     max(ts_ns) FILTER (io_bytes > 0) AS end_ns,

@@ -1,5 +1,5 @@
--- Variance by mean of reads and writes in whole windows of three lengths from the first one on; null of fewer than five
--- windows. The last window is not whole.
+-- Variance/mean of reads and writes in whole windows of three lengths from the first operation; null with fewer than five
+-- windows. The last window is partial and left out.
 WITH counted AS (
     SELECT name, (ts_ns - $start_ns) // length_ns AS place, count(*) AS ops
     FROM ios, (VALUES ('in_1ms', 1_000_000), ('in_100ms', 100_000_000), ('in_10s', 10_000_000_000)) AS of (name, length_ns)

@@ -1,5 +1,5 @@
--- How many operations of each time completed when: stretches of time by powers of two of nanoseconds. The time is the
--- response time where operations were due at a time, as in an open loop, else the service time.
+-- Operations by completion time and latency (powers of two of ns). Latency is the response time in an open loop, else the
+-- service time.
 SELECT tier, op::VARCHAR AS op, (completed_ns - $first_ns) // $bucket_ns * $bucket_ns AS start_ns,
     (1::BIGINT << floor(log2(greatest(completed_ns - coalesce(scheduled_ns, submitted_ns), 1)))::INT) AS low_ns,
     count(*) AS operations

@@ -1,6 +1,5 @@
--- What operations on storage moved and took, by direction: the whole run, as the probes saw it, warm-up included. Times
--- are response times where operations were due at a time, as in an open loop; `waiting_ns` is what passed of them before
--- submission.
+-- Totals of operations on storage by direction, for the whole run with its warm-up, as the probes saw it. Times are response
+-- times in an open loop; `waiting_ns` is their part before submission.
 WITH timed AS (
     SELECT *, coalesce(scheduled_ns, submitted_ns) AS due_ns
     FROM ops

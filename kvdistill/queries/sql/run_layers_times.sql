@@ -1,4 +1,4 @@
--- Times of operations on storage, as run_layers_objects adds them up.
+-- Times of the operations on storage whose totals are in run_layers_objects.
 SELECT 'object' AS measure, '' AS tier, op::VARCHAR AS op,
     completed_ns - coalesce(scheduled_ns, submitted_ns) AS time_ns
 FROM ops

@@ -1,6 +1,5 @@
--- For how long, over all operations of one direction on storage, any request of that direction was at the device, or,
--- with $is_queued, at the device or queued for it. What has no completion is left out; a flush without an issue counts
--- as issued when it was queued.
+-- Time of the operations of one direction during which a request of that direction was at the device or, with $is_queued,
+-- at the device or queued. Requests without a completion are left out; a flush without an issue counts from its queueing.
 WITH spans AS (
     SELECT if($is_queued, insert_ns, coalesce(issue_ns, insert_ns)) AS start_ns, complete_ns AS end_ns
     FROM blocks

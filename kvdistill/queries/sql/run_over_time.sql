@@ -1,5 +1,5 @@
--- Bytes that moved, and operations that completed, in equal stretches of time, by tier; stretches without any are 0.
--- An operation's bytes are spread over the time in which it was in flight: what completes at once did not move at once.
+-- Bytes transferred and operations completed in equal windows by tier; 0 without any. An operation's bytes are spread over
+-- its time in flight: operations that complete together were not transferred in that moment.
 WITH in_flight AS (
     SELECT tier, op, bytes, completed_ns - $first_ns AS ended,
         least(coalesce(submitted_ns, completed_ns), completed_ns) - $first_ns AS began

@@ -1,5 +1,5 @@
--- Sizes of what completed, by tier and operation: how many operations, distinct sizes, percentiles by nearest rank where
--- there are enough operations, and the most common sizes. Deletes move nothing in a run.
+-- Sizes of completed operations by tier and operation: count, distinct sizes, percentiles (nearest rank, with enough
+-- operations) and the most frequent sizes. Deletes transfer nothing in a run.
 WITH counted AS (
     SELECT tier, op::VARCHAR AS op, bytes AS size, count(*) AS n
     FROM measured

@@ -136,6 +136,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: of_tier.Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    recompute_last: bool = False
+    """The object with the last token of a prompt is computed even if it is cached, since that token
+    gives the first one of the answer: at most all tokens but one are hits.
+    """
     offer_tokens: of_tier.Tokens = 0
     """Prompt tokens that one step of the engine computes.
 
@@ -476,6 +480,8 @@ def _of_offers(preset: Preset) -> Iterator[str]:
     )
     if preset.entry is not Entry.CHUNK and (preset.offer_tokens or preset.offers_hits):
         yield "offer_tokens and offers_hits need entry=chunk: a turn is stored whole"
+    if preset.recompute_last and (preset.entry is not Entry.CHUNK or preset.match is Match.ANY):
+        yield "recompute_last needs entry=chunk and a match of prefixes"
     if preset.offers_hits and not is_through:
         yield "offers_hits needs placement=write-through: written back, an object is in one tier"
     if preset.offers_hits and staging:

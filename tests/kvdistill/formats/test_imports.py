@@ -304,7 +304,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
     )  # fmt: skip
     result = run_import("warp", [log], tmp_path / "out")
     assert (result.rows_read, result.rows_kept) == (10, 2)
-    reasons = {"columns": 1, "LIST": 2, "not known": 1, "name": 1, "RFC 3339": 2, "number": 1}
+    reasons = {"columns": 1, "LIST": 2, "unknown": 1, "name": 1, "RFC 3339": 2, "number": 1}
     assert show_counts(result.left_out, reasons)
     (place,) = (place for reason, place in result.examples.items() if "RFC 3339" in reason)
     assert place.startswith("w.csv, row ")
@@ -419,7 +419,7 @@ def test_iolog_3(tmp_path):
     ]  # fmt: skip
     # Adding, opening and closing files is no row.
     assert (result.rows_read, result.rows_kept) == (7, 3)
-    reasons = {"syncs": 1, "trims": 1, "no offset": 1, "no time": 1}
+    reasons = {"syncs": 1, "trims": 1, "offset or length": 1, "time is not": 1}
     assert show_counts(result.left_out, reasons)
 
 
@@ -722,14 +722,9 @@ def fio_job(**fields: object) -> dict:
 def test_fio_json_by_hand(tmp_path):
     of_k = {"jobname": "k", "error": 5, "trim": {"total_ios": 1}}
     content = {"fio version": "fio-3.33", "jobs": [fio_job(), fio_job(), fio_job(**of_k)]}
-    # With --status-interval and --output-format=json,normal: an earlier result, and text after the
-    # last.
-    early, last = (
-        json.dumps(of, indent=2) for of in ({"jobs": [fio_job(jobname="early")]}, content)
-    )
-    (tmp_path / "o.json").write_text(
-        f"fio: a warning\n{early}\n{last}\n\nj: (groupid=0, jobs=1): err= 0\n"
-    )
+    text = json.dumps(content, indent=2)
+    # With --output-format=json,normal fio writes text after its JSON.
+    (tmp_path / "o.json").write_text(f"fio: a warning\n{text}\n\nj: (groupid=0, jobs=1): err= 0\n")
     result = run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
     found = figures(tmp_path / "out")
     assert list(found) == [("j", "read"), ("j #2", "read"), ("k", "read")]
@@ -757,6 +752,84 @@ def test_fio_json_by_hand(tmp_path):
         run_cli("kvdistill", "compare", tmp_path / "out", tmp_path / "other", "--json").stdout
     )
     assert compared["settings"]["fio.jobs.j.iodepth"] == ["8", "1"]
+
+
+def fio_result(timestamp_ms: int, elapsed: int, **fields: object) -> str:
+    job = fio_job(elapsed=elapsed, **fields)
+    return json.dumps({"timestamp_ms": timestamp_ms, "jobs": [job]}, indent=2)
+
+
+def read_of(total_ios: int, runtime: int, mean: float) -> dict:
+    completion = fio_job()["read"]["clat_ns"] | {"mean": mean, "N": total_ios}
+    total = fio_job()["read"]["lat_ns"] | {"mean": mean + 100}
+    return fio_job()["read"] | {
+        "total_ios": total_ios, "runtime": runtime, "clat_ns": completion, "lat_ns": total,
+    }  # fmt: skip
+
+
+def counts_in(folder: Path) -> list[tuple[str, int]]:
+    return [(tier, row["operations"]) for (tier, _), row in figures(folder).items()]
+
+
+def test_states_of_one_fio_run_are_one_run(tmp_path):
+    # As fio 3.33 wrote them with --status-interval=1: the run goes on from state to state.
+    states = [
+        fio_result(1_795_909_813_383, 1, job_runtime=888, read=read_of(90, 888, 400.0)),
+        fio_result(1_795_909_814_382, 2, job_runtime=1887, read=read_of(190, 1887, 401.0)),
+        fio_result(1_795_909_815_510, 4, job_runtime=3000, read=read_of(300, 3001, 402.0)),
+    ]
+    (tmp_path / "o.json").write_text("\n".join(states))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert counts_in(tmp_path / "out") == [("j", 300)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        # `fio … >> o.json`, twice: jobs of the same name, of 2 s each.
+        ((10_000, 3, 2000, 200, 400.0), (13_000, 3, 2001, 201, 401.0)),
+        # Both are shorter than the whole seconds that fio counts.
+        ((10_000, 1, 11, 256, 400.0), (10_500, 1, 12, 256, 401.0)),
+        ((10_000, 1, 11, 256, 400.0), (10_500, 1, 12, 257, 401.0)),
+        ((10_000, 3, 2000, 200, 400.0), (13_000, 3, 1990, 190, 401.0)),
+    ],
+)
+def test_results_of_two_fio_runs_are_both_imported(tmp_path, first, second):
+    results = [
+        fio_result(stamp, elapsed, job_runtime=ms, read=read_of(count, ms, mean))
+        for stamp, elapsed, ms, count, mean in (first, second)
+    ]
+    (tmp_path / "o.json").write_text("\n".join(results))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert counts_in(tmp_path / "out") == [("j", first[3]), ("j #2", second[3])]
+    # Nobody knows how long both took together.
+    assert manifest(tmp_path / "out")["summary"]["wall_ns"] is None
+
+
+def test_a_result_cut_short_is_refused(tmp_path):
+    whole = fio_result(10_000, 3)
+    (tmp_path / "o.json").write_text(f"{whole}\n{whole[:300]}")
+    with pytest.raises(TraceError):
+        run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be"])
+def test_a_byte_order_mark_changes_no_figure(tmp_path, encoding):
+    text = json.dumps({"jobs": [fio_job()]}, indent=2)
+    mark = "\ufeff" if encoding == "utf-16-be" else ""
+    (tmp_path / "o.json").write_bytes((mark + text).encode(encoding))
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert counts_in(tmp_path / "out") == [("j", 200)]
+    log = tmp_path / "j_lat.1.log"
+    log.write_bytes((mark + "5, 1000, 0, 4096, 0\n").encode(encoding))
+    assert run_import("fio-log", [log], tmp_path / "log").rows_kept == 1
+
+
+def test_errors_name_the_file_and_not_its_copy(tmp_path):
+    (tmp_path / "o.json").write_bytes("{".encode("utf-16"))
+    with pytest.raises(TraceError) as caught:
+        run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert caught.value.path == tmp_path / "o.json"
 
 
 def test_jobs_of_clients_count_once(tmp_path):
@@ -908,7 +981,7 @@ def test_latency_histograms_of_windows(tmp_path, coarseness):
     notes = run_import("fio-log", [log, other], tmp_path / "both").notes
     both = figures(tmp_path / "both")["fio", "read"]
     assert (both["operations"], both["bytes"]) == (None, 101 * 4096)
-    assert shows(notes, "left out")
+    assert shows(notes, "omitted")
     assert any("own start" in note for note in notes)
     assert any("histograms" in note for note in result.notes)
     assert run_cli("kvdistill", "report", tmp_path / "out").returncode == 0
@@ -921,7 +994,7 @@ def test_a_histogram_of_i_os_that_differ_in_size_says_no_bytes(tmp_path):
     )
     read = figures(tmp_path / "out")["fio", "read"]
     assert (read["operations"], read["bytes"], read["bandwidth_bytes_per_s"]) == (15, None, None)
-    assert shows(result.notes, "j_clat_hist.1.log: … left out")
+    assert shows(result.notes, "j_clat_hist.1.log: … omitted")
 
 
 @pytest.mark.parametrize(

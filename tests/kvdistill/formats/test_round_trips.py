@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kvdistill_rows import write_logs
 
-from kvdistill.formats import fio, oplog
+from kvdistill.formats import fio_iolog, oplog
 from kvdistill.formats.formats import ABSOLUTE, RELATIVE, Format, ImportOptions
 from kvdistill.formats.oplog import Style
 from kvdistill.jobs import fio_replay
@@ -62,7 +62,7 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
         options = JobOptions(target="target", io_bytes=MAX_IO_BYTES, jobs=jobs, log_version=version)
         made = write_logs(folder, "job", lambda: iter(parts), options)
         logs = [folder / file for file in made.files]
-        fio.read_iolog(logs, ImportOptions(Format.FIO_IOLOG), db)
+        fio_iolog.read_iolog(logs, ImportOptions(Format.FIO_IOLOG), db)
         (part,) = parts
         # Version 2 tells whole milliseconds.
         unit = 1000 if version == ABSOLUTE else 1
@@ -80,7 +80,7 @@ def test_an_iolog_is_read_as_it_was_written(rows, version, jobs):
         assert imported(db, "start_ns, op, offset_bytes, length_bytes") == expected
         assert (made.read_ios, made.write_ios) == (sum(op == READ), sum(op == WRITE))
         if version == RELATIVE:
-            again = [fio.logged_ios(log) for log in logs]
+            again = [fio_iolog.logged_ios(log) for log in logs]
             for column in ("us", "is_read", "offset", "length"):
                 # Line i is in log i modulo their number.
                 dealt = [part[column][i :: len(logs)].tolist() for i in range(len(logs))]

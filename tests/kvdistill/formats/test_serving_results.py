@@ -20,6 +20,11 @@ from kvtrace.core.run.run_file import read_run
 SAMPLES = Path(__file__).parents[2] / "golden" / "engines" / "bench"
 
 
+def import_file(tmp_path, kind, path):
+    run_cli("kvdistill", "import", kind, path, "-o", tmp_path / "out")
+    return read_run(tmp_path / "out")
+
+
 def imported(tmp_path, kind, sample, out=None):
     run_cli("kvdistill", "import", kind, SAMPLES / sample, "-o", tmp_path / (out or sample))
     return read_run(tmp_path / (out or sample))
@@ -131,6 +136,49 @@ def test_aiperf_says_the_same_in_both_its_files(tmp_path):
     assert rows.requests_per_s == pytest.approx(found.requests_per_s, abs=0.01)
 
 
+def test_aiperf_of_2025_has_its_metrics_in_records(tmp_path):
+    def metric(avg: float, unit: str, **more: float) -> dict:
+        return {"avg": avg, "unit": unit, "p1": None, **more}
+
+    metrics = {
+        "request_count": metric(89, "requests", count=1),
+        "error_request_count": metric(11, "requests"),
+        "ttft": metric(2343.2194, "ms", p50=2369.3177, p99=3833.389, count=89),
+        "total_isl": metric(48950, "tokens"),
+        "benchmark_duration": metric(9.317788951, "sec"),
+    }
+    (tmp_path / "r.json").write_text(json.dumps({"records": metrics, "was_cancelled": False}))
+    result = import_file(tmp_path, "aiperf", tmp_path / "r.json")
+    serving = result.serving
+    assert (serving.requests, serving.failed_requests) == (89, 11)
+    assert serving.first_token.p50_ns == 2_369_317_700
+    assert serving.input_tokens_per_s == pytest.approx(48950 / 9.317788951)
+
+
+def test_aiperf_records_of_requests_are_pooled(tmp_path):
+    def record(number: int, first_token_ms: float | None, **metadata: object) -> str:
+        metrics = {"input_sequence_length": {"value": 100 * number, "unit": "tokens"}}
+        if first_token_ms is not None:
+            metrics["time_to_first_token"] = {"value": first_token_ms, "unit": "ms"}
+        begin = 10**18 + number * 10**9
+        times = {"request_start_ns": begin, "request_end_ns": begin + 5 * 10**8}
+        failed = {"error": {"code": 499}} if first_token_ms is None else {}
+        return json.dumps({"metadata": times | metadata, "metrics": metrics} | failed)
+
+    lines = [
+        record(0, 9.0, benchmark_phase="warmup"),
+        record(1, 10.0),
+        record(2, 30.0),
+        record(3, None),
+    ]
+    (tmp_path / "r.jsonl").write_text("\n".join(lines))
+    result = import_file(tmp_path, "aiperf", tmp_path / "r.jsonl")
+    serving = result.serving
+    assert (serving.requests, serving.failed_requests, serving.input_tokens) == (2, 1, 300)
+    assert (serving.first_token.mean_ns, serving.first_token.max_ns) == (20_000_000, 30_000_000)
+    assert result.summary.wall_ns == 25 * 10**8
+
+
 def test_serving_results_are_compared_with_the_time_model(tmp_path):
     imported(tmp_path, "vllm-bench", "vllm-0.32.0.json")
     imported(tmp_path, "lmcache-bench", "lmcache-0.5.6.json")
@@ -174,6 +222,12 @@ def test_a_report_shows_them_and_no_operations(tmp_path):
         ),
         ("vllm-bench", "r.json", "{}", "vllm bench serve"),
         ("vllm-bench", "r.json", '{"duration": -1, "completed": 1}', "-1.0"),
+        (
+            "vllm-bench",
+            "r.json",
+            '{"duration": 1, "completed": 1, "request_throughput": -1}',
+            "requests_per_s",
+        ),
         ("aiperf", "r.json", "{}", "metrics"),
         ("aiperf", "r.json", '{"time_to_first_token": {"unit": "h", "avg": 1}}', "times in 'h'"),
         ("aiperf", "r.csv", "a,b\n1,2\n", "metrics"),

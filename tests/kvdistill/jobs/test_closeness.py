@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from phrases import Saying, shows
 
-from kvdistill.jobs.check import _beyond_replay
+from kvdistill.jobs.check import _excuse_device_splits
 from kvdistill.jobs.closeness import (  # fmt: skip
     CheckedRun,
     ClosenessPair,
-    Seen,
+    ObservedRun,
     Side,
     Stream,
     Verdict,
-    chance_of,
     compare,
     device_figures,
     figures_of,
@@ -25,6 +24,7 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     job_figures,
     ks_distance,
     mrc_error,
+    sampling_error,
     size_tv,
     verdicts,
 )
@@ -39,7 +39,7 @@ from kvdistill.profile.profile import (
     Profile,
     SourceKind,
 )
-from kvdistill.profile.streams import nothing
+from kvdistill.profile.streams import empty_direction
 from kvtrace.core.statistics import bounds
 
 
@@ -56,7 +56,7 @@ PROFILE = Profile(
         kind=SourceKind.BLOCKS, file="blocks.parquet", program="kvreplay", version="0", config_sha256="", preset=None,
         seed=None, model=None, is_simulated=False, limit="", notes=[],
     ),
-    tier="vda", start_ns=0, span_ns=10**10, read=nothing(), write=nothing(), delete_ops=0, delete_bytes=0,
+    tier="vda", start_ns=0, span_ns=10**10, read=empty_direction(), write=empty_direction(), delete_ops=0, delete_bytes=0,
     stray_delete_ops=0, empty_ops=0, space=None, concurrency=None, arrivals=None, depth=None, idle=None,
     locality=None, streams=[], data=None,
 )  # fmt: skip
@@ -77,7 +77,7 @@ def test_the_distance_to_itself_is_nothing():
     assert found.ios_per_s == 1000
     missed = {v.name for v in verdicts(found, figures_of("source", SOURCE)) if not v.passes}
     # Nobody looked at the device.
-    assert missed == {"I/Os in flight", "seen at the device"}
+    assert missed == {"queue depth", "seen at the device"}
 
 
 def test_size_distances_by_hand():
@@ -139,7 +139,7 @@ def test_lateness_and_other_io_fail_their_targets():
         msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE)
     )
     why = "200 ms"
-    assert all(shows(v.why, why) for v in found_late if v.name in failed)
+    assert all(shows(v.reason, why) for v in found_late if v.name in failed)
     # One of its three gaps is another: 4 arrivals tell no more.
     (gap,) = (
         v for v in verdicts(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS"
@@ -185,21 +185,21 @@ def test_what_chance_explains_neither_passes_nor_fails():
     )
     found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
     assert found.read_share == 0.75
-    first = verdicts(found, figures_of("s", SOURCE), chance_of(SOURCE, 4, 1 << 31))[0]
-    assert (first.value, first.passes, first.why) == (0.5, None, Saying("4 operations"))
-    # Chance falls with the square root of the draws, down to the bound of 1.5 %.
-    chance = chance_of(SOURCE, 4, 1 << 31)
-    assert first.more == pytest.approx((chance.read_share / 0.015) ** 2)
-    many = chance_of(SOURCE, round(4 * first.more), 1 << 31)
+    first = verdicts(found, figures_of("s", SOURCE), sampling_error(SOURCE, 4, 1 << 31))[0]
+    assert (first.value, first.passes, first.reason) == (0.5, None, Saying("4 operations"))
+    # SamplingError falls with the square root of the draws, down to the bound of 1.5 %.
+    chance = sampling_error(SOURCE, 4, 1 << 31)
+    assert first.operations_factor == pytest.approx((chance.read_share / 0.015) ** 2)
+    many = sampling_error(SOURCE, round(4 * first.operations_factor), 1 << 31)
     assert many.read_share == pytest.approx(0.015, rel=1e-3)
     settled = verdicts(found, figures_of("s", SOURCE))[0]
-    assert (settled.passes, settled.more) == (False, None)
+    assert (settled.passes, settled.operations_factor) == (False, None)
 
 
 def test_splits_by_the_device_do_not_fail_a_drawn_job():
     def pair(mode: FioMode, size_tv: float, passes: bool | None) -> ClosenessPair:
         figures = msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), size_tv=size_tv)
-        found = Verdict("I/Os of other sizes", "<= 1.5 %", size_tv, passes)
+        found = Verdict("block-size mismatch", "<= 1.5 %", size_tv, passes)
         return ClosenessPair(
             job=mode.job, window="all", source=figures, fio=figures, verdicts=[found]
         )
@@ -209,12 +209,12 @@ def test_splits_by_the_device_do_not_fail_a_drawn_job():
         pair(FioMode.STAT, 0.018, False),
         pair(FioMode.REUSE, 0.02, False),
     )
-    found = {each.job: each.verdicts[0] for each in _beyond_replay([near, exact, far])}
+    found = {each.job: each.verdicts[0] for each in _excuse_device_splits([near, exact, far])}
     assert found[FioMode.STAT.job].passes is None
-    assert shows(found[FioMode.STAT.job].why, "0.4 %")
+    assert shows(found[FioMode.STAT.job].reason, "0.4 %")
     assert (found[FioMode.REUSE.job].passes, found[FioMode.REPLAY.job].passes) == (False, True)
     # Without the exact replay, or where that was not seen at the device, nothing is known of it.
-    assert _beyond_replay([near, far])[0].verdicts[0].passes is False
+    assert _excuse_device_splits([near, far])[0].verdicts[0].passes is False
 
 
 def test_chance_of_equal_operations_follows_the_binomial():
@@ -226,7 +226,7 @@ def test_chance_of_equal_operations_follows_the_binomial():
         np.full(rows, 4096),
         np.arange(rows),
     )
-    chance = chance_of(ops, 2500, 1 << 31)
+    chance = sampling_error(ops, 2500, 1 << 31)
     assert chance.operations == 2500
     assert chance.read_share == pytest.approx(2 * (0.75 / 0.25 / 2500) ** 0.5, rel=0.15)
     # The number of draws is that of chance, too; all have one size.
@@ -234,7 +234,7 @@ def test_chance_of_equal_operations_follows_the_binomial():
         assert found == pytest.approx(2 * 2500**-0.5, rel=0.15)
     assert chance.size_tv == 0
     # Of a hundred times as many, more than are drawn, a tenth.
-    assert chance_of(ops, 250_000, 1 << 31).read_share == pytest.approx(
+    assert sampling_error(ops, 250_000, 1 << 31).read_share == pytest.approx(
         chance.read_share / 10, rel=0.25
     )
 
@@ -246,12 +246,12 @@ def test_few_operations_of_many_parts_are_few():
     """
     length = np.where(np.arange(25) % 2, 300, 1) << 20
     few = Stream(np.arange(25), np.arange(25) % 2 == 0, np.arange(25), length, np.arange(25))
-    as_few = chance_of(few, 25, 1 << 20)
+    as_few = sampling_error(few, 25, 1 << 20)
     parts = np.repeat(np.arange(25), length >> 20)
     many = Stream(
         parts, few.is_read[parts], parts, np.full(len(parts), 1 << 20), np.arange(len(parts))
     )
-    as_many = chance_of(many, len(parts), 1 << 20)
+    as_many = sampling_error(many, len(parts), 1 << 20)
     assert as_few.ios_per_s > 10 * as_many.ios_per_s
     assert as_few.read_share > 0.7, "the share of 13 reads in 3,613 hangs on the 12 long writes"
     assert as_few.mean_depth > as_few.bytes_per_s > 0.3
@@ -268,10 +268,12 @@ def test_a_closed_loop_on_the_null_engine_is_not_timed(tmp_path, is_null, pace):
     run = CheckedRun(FioMode.STAT, distilled, "the whole window", 0, tmp_path, options, None, None)
     quick = stream([(n, "read" if n % 2 else "write", 0, 4096) for n in range(4000)])
     figures = job_figures("stat", quick, SOURCE, is_replay=False, mean_depth=None)
-    found = compare(run, Seen({}, None, ""), SOURCE, figures, chance_of(quick, 10**9, 1 << 31))
+    found = compare(
+        run, ObservedRun({}, None, ""), SOURCE, figures, sampling_error(quick, 10**9, 1 << 31)
+    )
     rate = next(v for v in found.verdicts if v.name == "I/Os a second")
     said = Saying("closed loop")
-    assert (rate.passes, rate.why) == (
+    assert (rate.passes, rate.reason) == (
         (None, said) if is_null and pace == "closed" else (False, None)
     )
 
@@ -289,7 +291,7 @@ def test_one_instant_has_no_rate_and_no_gaps():
     assert (source.ios_per_s, source.bytes_per_s) == (None, None)
     found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
     assert found.gap_ks is None
-    assert [v.passes for v in verdicts(found, source, chance_of(burst, 4, 1 << 31))][1:3] == [
+    assert [v.passes for v in verdicts(found, source, sampling_error(burst, 4, 1 << 31))][1:3] == [
         None,
         None,
     ]
@@ -367,7 +369,7 @@ def test_what_the_device_sees_in_parts_is_refused():
     for stream, passes in ((whole, True), (split, False)):
         found = device_figures("replay", logged, stream, PROFILE, whole, has_gaps=True)
         verdict = {v.name: v.passes for v in verdicts(found, figures_of("s", whole))}
-        assert verdict["I/Os of other sizes"] is passes
+        assert verdict["block-size mismatch"] is passes
         assert verdict["I/Os a second"] is passes
         assert "seen at the device" not in verdict
     # Nobody may say that it passes who has not looked.

@@ -275,7 +275,7 @@ def test_stages_of_a_request_follow_one_another(tmp_path):
         io(i // 60 * 500, "read", i, 65536, request=i // 60, stage=i % 60 // 4) for i in range(1200)
     ]
     profile = distil_rows(tmp_path, rows).profile
-    assert {(s.loop.think_ops, s.loop.burst_depth) for s in profile.streams} == {(60, 4)}
+    assert {(s.loop.burst_ops, s.loop.burst_depth) for s in profile.streams} == {(60, 4)}
     said = options_of(stat_job(profile, JobOptions(version=V)), "read")
     assert (said["iodepth"], said["iodepth_low"], said["thinktime_blocks"]) == ("4", "1", "60")
 
@@ -365,7 +365,7 @@ def test_bursts_of_one_instant_stay_bursts(tmp_path, count, rate):
     """
     rows = [io(200 * (i // 40), "write", i, 65536, request=None) for i in range(40 * count)]
     profile = distil_rows(tmp_path, rows).profile
-    assert {(s.loop.pace, s.loop.think_ops) for s in profile.streams} == {("bursts", 40)}
+    assert {(s.loop.pace, s.loop.burst_ops) for s in profile.streams} == {("bursts", 40)}
     job = stat_job(profile, JobOptions(version=V))
     names = [name for name in sections(job) if name.startswith("write")]
     assert sum(int(options_of(job, name)["number_ios"]) for name in names) == 40 * count
@@ -528,8 +528,8 @@ def test_of_split_operations_only_rates_are_expected(tmp_path):
     two = msgspec.structs.replace(split, files=["a", "b"])
     logs = [expected_replay(distilled.profile, log, is_drawn=False) for log in (whole, split, two)]
     figures = [{f.name: f.off for f in log} for log in logs]
-    assert figures[0]["I/Os in flight"] == pytest.approx(0, abs=0.01)
-    assert (figures[1]["I/Os in flight"], figures[1]["idle time"]) == (None, None)
+    assert figures[0]["queue depth"] == pytest.approx(0, abs=0.01)
+    assert (figures[1]["queue depth"], figures[1]["idle time"]) == (None, None)
     assert figures[1]["I/Os a second"] == pytest.approx(0, abs=0.01)
     assert figures[2]["I/Os a second"] is None
 

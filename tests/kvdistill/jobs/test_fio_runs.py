@@ -14,7 +14,7 @@ from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, stat_job, write_hand, write_jobs
 
 from kvdistill.jobs import check, closeness, fio_jobs, fio_stat
-from kvdistill.jobs.fio_run import run_seen
+from kvdistill.jobs.fio_run import run_observed
 from kvdistill.jobs.fio_sections import on_null
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
 from kvdistill.jobs.mode_job import make_job
@@ -267,7 +267,7 @@ def test_the_conversation_trace_under_fio(tmp_path):
     replay, reuse = json.loads(done.stdout)["closeness"]["comparisons"]
     # What does not hang on how busy this machine is; docs/concepts/fio-jobs.md has the times.
     passed = {v["name"]: v["passes"] for v in replay["verdicts"]}
-    assert passed["same I/Os"] is passed["I/Os of other sizes"] is passed["share of reads"] is True
+    assert passed["same I/Os"] is passed["block-size mismatch"] is passed["read share"] is True
     assert reuse["fio"]["size_tv"] <= 0.015
     assert reuse["fio"]["ios"] == pytest.approx(reuse["source"]["ios"], rel=0.015)
 
@@ -283,7 +283,7 @@ def test_a_job_in_a_relative_folder_runs_with_the_probes(tmp_path, monkeypatch):
         "[one]\nfilename=one.dat\nsize=64k\nrw=write\nbs=4k\n"
     )
     monkeypatch.chdir(tmp_path)
-    seen = run_seen(Path("jobs/one.fio"), 60)
+    seen = run_observed(Path("jobs/one.fio"), 60)
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16
 
 

@@ -16,10 +16,10 @@ from phrases import shows
 from test_fio_jobs import V, options_of, sections
 
 from kvdistill.jobs.fio_stat import (
-    cut_sizes,
+    compensated_weights,
     expected_load,
     expected_stat,
-    sizes_to_ask_for,
+    sizes_from_map,
 )
 from kvdistill.jobs.job import JobOptions
 from kvdistill.profile.profile import (
@@ -138,9 +138,9 @@ def test_a_plain_job_fits_on_a_screen(tmp_path):
 def test_sizes_cut_by_the_map_are_requested_as_the_program_did():
     # 30 % of one place and 70 % of four: the map cuts some of these to two and three.
     blocks, program = np.array([1, 2, 3, 4]), np.array([0.3, 0, 0, 0.7])
-    seen = cut_sizes(blocks, program, 20_000, 30_000)
+    seen = sizes_from_map(blocks, program, 20_000, 30_000)
     assert seen[1] > 0.03
-    assert sizes_to_ask_for(blocks, seen, 20_000, 30_000) == pytest.approx(program, abs=0.01)
+    assert compensated_weights(blocks, seen, 20_000, 30_000) == pytest.approx(program, abs=0.01)
 
 
 def test_equal_sizes_of_reads_and_writes_are_one_line(tmp_path):
@@ -204,7 +204,7 @@ def test_a_jobs_expected_rate_is_compared_with_its_source(tmp_path):
     assert "thinktime=300000us" in stat_job(regular, JobOptions())
     rng = np.random.default_rng(6)
     irregular = timed(tmp_path, *bursts(rng.integers(20, 2000, 30), rng.integers(30, 600, 30)))
-    assert not missed(irregular).keys() & {"I/Os a second", "bytes a second", "I/Os in flight"}
+    assert not missed(irregular).keys() & {"I/Os a second", "bytes a second", "queue depth"}
     # Had it been left as a loop of depth 16 without pauses, it would be a hundred times as fast,
     # and never idle.
     loop = Loop(Pacing.CLOSED, depth=16, response_ns=irregular.streams[0].loop.response_ns)

@@ -19,7 +19,14 @@ from phrases import Saying, shows
 
 from kvdistill.jobs import check
 from kvdistill.jobs.check import replayed_requests
-from kvdistill.jobs.closeness import EXACT, CheckedRun, Seen, asked_stream, compare, job_figures
+from kvdistill.jobs.closeness import (
+    EXACT,
+    CheckedRun,
+    ObservedRun,
+    compare,
+    job_figures,
+    requested_stream,
+)
 from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.fio_run import direct_requests
 from kvdistill.jobs.job import FioMode, JobOptions
@@ -46,7 +53,7 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     monkeypatch.setattr(check, "disk_of", lambda _place: None)
     assert replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
-        None, Saying("no block device"),
+        None, Saying("not on a block device"),
     )  # fmt: skip
     monkeypatch.setattr(check, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
@@ -70,7 +77,7 @@ def checked(folder, part, reference):
     """
     request = JobOptions(modes=[FioMode.REPLAY])
     job = make_job(FioMode.REPLAY, part, request)
-    asked = asked_stream(split_ios(part.ios, MIB), by_instant=True)
+    asked = requested_stream(split_ios(part.ios, MIB), by_instant=True)
     run = CheckedRun(
         FioMode.REPLAY, part, "all", part.profile.span_ns, folder, request, job, reference
     )
@@ -93,7 +100,7 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
         sides[name] = at_device(tmp_path, name, sorted([*rows, *noise]))
     run, asked, logged = checked(tmp_path, part, sides["replay"])
 
-    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    pair = compare(run, ObservedRun({}, sides["fio"], None), asked, logged, EXACT)
     assert (pair.source.side, pair.fio.side) == ("device", "device")
     assert (pair.source.ios, pair.fio.ios) == (
         40,
@@ -103,14 +110,14 @@ def test_both_sides_are_block_requests_where_a_replay_was_seen(tmp_path):
     # When its operations came fio's log says: at the device they are several requests.
     assert (pair.source.arrivals, pair.fio.arrivals, pair.fio.gap_ks) == (40, 40, 0)
     passes = {v.name: v.passes for v in pair.verdicts}
-    assert (passes["I/Os of other sizes"], passes["same I/Os"]) == (False, True)
+    assert (passes["block-size mismatch"], passes["same I/Os"]) == (False, True)
     assert "seen at the device" not in passes
 
-    same = compare(run, Seen({}, sides["replay"], None), asked, logged, EXACT)
+    same = compare(run, ObservedRun({}, sides["replay"], None), asked, logged, EXACT)
     assert (same.fio.size_tv, same.fio.gap_ks) == (0, 0)
     assert not [v.name for v in same.verdicts if v.passes is False]
 
-    unseen = compare(run, Seen({}, None, "no probes"), asked, logged, EXACT)
+    unseen = compare(run, ObservedRun({}, None, "no probes"), asked, logged, EXACT)
     assert (unseen.source.side, unseen.fio.side) == ("asked", "fio")
     assert msgspec.to_builtins(unseen.verdicts)[-1]["name"] == "seen at the device"
 
@@ -126,7 +133,7 @@ def test_what_comes_at_one_instant_has_no_rate(tmp_path):
         rows = [(ms * i, "RS", i * MIB, MIB) for i in range(40)]
         sides[name] = at_device(tmp_path, name, rows)
     run, asked, logged = checked(tmp_path, part, sides["replay"])
-    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    pair = compare(run, ObservedRun({}, sides["fio"], None), asked, logged, EXACT)
     assert {v.name: (v.value, v.passes) for v in pair.verdicts if "a second" in v.name} == {
         "I/Os a second": (None, None), "bytes a second": (None, None),
     }  # fmt: skip
@@ -144,9 +151,9 @@ def test_a_log_that_has_more_in_flight_says_why(tmp_path):
         sides[name] = at_device(tmp_path, name, rows, took_ns=took_ns)
     run, asked, logged = checked(tmp_path, part, sides["replay"])
     for fio, passes, is_said in (("fio", False, True), ("replay", True, False)):
-        pair = compare(run, Seen({}, sides[fio], None), asked, logged, EXACT)
-        (depth,) = (v for v in pair.verdicts if v.name == "I/Os in flight")
-        assert (depth.passes, "kvdistill fio RUN" in (depth.why or "")) == (passes, is_said)
+        pair = compare(run, ObservedRun({}, sides[fio], None), asked, logged, EXACT)
+        (depth,) = (v for v in pair.verdicts if v.name == "queue depth")
+        assert (depth.passes, "kvdistill fio RUN" in (depth.reason or "")) == (passes, is_said)
 
 
 def test_a_job_of_few_requests_counts(tmp_path):
@@ -168,7 +175,7 @@ def test_merged_operations_are_told_apart_before_their_parts(tmp_path):
     )
     apart = at_device(tmp_path, "apart", [(10.0 * i, "WS", i * length, length) for i in range(20)])
     run, asked, logged = checked(tmp_path, part, merged)
-    pair = compare(run, Seen({}, apart, None), asked, logged, EXACT)
+    pair = compare(run, ObservedRun({}, apart, None), asked, logged, EXACT)
     assert (pair.source.ios, pair.fio.ios, pair.fio.size_tv) == (40, 40, 0)
 
 
@@ -184,7 +191,7 @@ def test_a_file_inside_a_device_block_keeps_its_miss_ratios(tmp_path):
     run, asked, logged = checked(tmp_path, part, device)
     assert asked.blocks.hit_ratios.tolist() == [0.5] * len(asked.blocks.hit_ratios)
     for places in (asked, None):
-        pair = compare(run, Seen({}, device, None), asked, logged, EXACT, places)
+        pair = compare(run, ObservedRun({}, device, None), asked, logged, EXACT, places)
         assert (pair.fio.mrc_error, pair.fio.hot10_share) == (0, pair.source.hot10_share)
 
 
@@ -208,7 +215,7 @@ def test_merged_ios_count_in_the_parts_that_submitted_them(tmp_path, ops, length
         ]
         sides[name] = at_device(tmp_path, name, rows)
     run, asked, logged = checked(tmp_path, distilled, sides["replay"])
-    pair = compare(run, Seen({}, sides["fio"], None), asked, logged, EXACT)
+    pair = compare(run, ObservedRun({}, sides["fio"], None), asked, logged, EXACT)
     assert [
         (side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)
     ] == [(80, 20 * count, 4 * part // count) for count in counts]
@@ -218,7 +225,11 @@ def test_merged_ios_count_in_the_parts_that_submitted_them(tmp_path, ops, length
     assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
     # A source that a device saw is not taken apart.
     own = compare(
-        replace(run, distilled=sides["replay"]), Seen({}, sides["fio"], None), asked, logged, EXACT
+        replace(run, distilled=sides["replay"]),
+        ObservedRun({}, sides["fio"], None),
+        asked,
+        logged,
+        EXACT,
     )
     assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (20 * counts[0], 80, 1)
 
@@ -281,4 +292,4 @@ def test_a_check_without_a_device_compares_only_fios_side(tmp_path, monkeypatch)
     ).closeness
     assert closeness is not None
     assert closeness.comparisons[0].fio.side == "fio"
-    assert shows(closeness.notes, "no block device")
+    assert shows(closeness.notes, "not on a block device")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 from phrases import shows
 
-from kvdistill.jobs.fio_replay import MAX_OPS, draw
+from kvdistill.jobs.fio_replay import MAX_OPS, sample_operations
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.profile.locality import block_locality
 from kvtrace.core.errors import ConfigError
@@ -31,7 +31,7 @@ def cyclic(places, rounds):
 
 def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
     profile = distil_rows(tmp_path, cyclic(40, 50)).profile
-    drawn, span_bytes = draw(profile, profile.span_ns, 1)
+    drawn, span_bytes = sample_operations(profile, profile.span_ns, 1)
     assert (int(drawn["is_read"].sum()), len(drawn["us"])) == (2000, 2040)
     assert set(drawn["length"].tolist()) == {BLOCK}
     assert profile.locality.reuse_p50_blocks == 39
@@ -49,7 +49,7 @@ def test_the_drawn_job_keeps_mix_sizes_and_reuse(tmp_path):
 @pytest.mark.parametrize("op", ["read", "write"])
 def test_a_short_job_draws_one_of_few_operations_in_hours(tmp_path, op):
     profile = distil_rows(tmp_path, [io(i * 1_200_000, op, i % 2, BLOCK) for i in range(4)]).profile
-    drawn, _span_bytes = draw(profile, 300 * 10**9, 1)
+    drawn, _span_bytes = sample_operations(profile, 300 * 10**9, 1)
     assert drawn["is_read"].tolist() == [op == "read"]
     assert drawn["length"].tolist() == [BLOCK]
 
@@ -59,13 +59,13 @@ def test_a_direction_that_begins_late_has_unknown_reuse(tmp_path, monkeypatch):
     monkeypatch.setattr("kvdistill.profile.sources.MAX_OPS", 5)
     profile = distil_rows(tmp_path, cyclic(5, 4)).profile
     assert (profile.locality.is_whole, profile.locality.read.first_ops) == (False, 0)
-    drawn, _span_bytes = draw(profile, profile.span_ns, 1)
+    drawn, _span_bytes = sample_operations(profile, profile.span_ns, 1)
     assert int(drawn["is_read"].sum()) == 20
 
 
 def test_a_seed_draws_the_same(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
-    one, same, other = (draw(profile, profile.span_ns, seed)[0] for seed in (1, 1, 2))
+    one, same, other = (sample_operations(profile, profile.span_ns, seed)[0] for seed in (1, 1, 2))
     assert np.array_equal(one["offset"], same["offset"])
     assert np.array_equal(one["us"], same["us"])
     assert not np.array_equal(one["us"], other["us"])
@@ -74,7 +74,7 @@ def test_a_seed_draws_the_same(tmp_path):
 def test_too_many_operations_are_refused(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
     with pytest.raises(ConfigError, match="--max-duration"):
-        draw(profile, profile.span_ns * MAX_OPS, 1)
+        sample_operations(profile, profile.span_ns * MAX_OPS, 1)
 
 
 @given(st.integers(0, 1 << 62))

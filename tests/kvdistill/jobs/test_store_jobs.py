@@ -239,7 +239,7 @@ def test_deletes_that_outlast_other_operations_keep_their_span(tmp_path):
     for text, rate in ((warp, "rps-limit: 2\n"), (sai3, "iops: 2\n")):
         assert rate in text
         assert 'duration: "11000ms"' in text
-        assert shows(" ".join(text.replace("#", "").split()), "11 deletes (11.0 s … 10.0 ms")
+        assert shows(" ".join(text.replace("#", "").split()), "11 deletes (over 11.0 s … 10.0 ms")
 
 
 def test_what_is_rarer_than_warp_s_resolution_is_told(tmp_path):
@@ -402,4 +402,4 @@ def test_a_job_asks_for_what_its_file_says(tmp_path, limit):
         (warp_job(profile, StoreOptions()), of_warp),
         (sai3_workload(profile, StoreOptions()), of_sai3),
     ):
-        assert job.asks == read(job.text)
+        assert job.requested == read(job.text)

@@ -47,14 +47,14 @@ def test_few_sizes_stay_exact():
     exact = direction((4096, 30), (131072, 50), (1048576, 20))
     split = split_sizes(exact)
     assert str(split) == "4096/30:131072/50:1048576/20"
-    assert (split.moved_share, split.mean_bytes) == (0, exact.io_bytes / exact.ops)
+    assert (split.mismatch_share, split.mean_bytes) == (0, exact.io_bytes / exact.ops)
 
 
 def test_what_rounding_moves_is_said():
     # 0.4 % of long operations cannot be said in whole percent.
     split = split_sizes(direction((4096, 996), (1 << 20, 4)))
     assert str(split) == "4096/100"
-    assert split.moved_share == pytest.approx(0.004)
+    assert split.mismatch_share == pytest.approx(0.004)
     assert split.mean_bytes == 4096
 
 

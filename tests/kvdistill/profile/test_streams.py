@@ -10,7 +10,15 @@ from kvdistill_rows import MS, US, bursts, closed
 
 from kvdistill.profile.profile import Law, Pacing
 from kvdistill.profile.sources import view_ios
-from kvdistill.profile.streams import _operations, _Part, _split, cut, fit_loop, fit_places, likely
+from kvdistill.profile.streams import (
+    _operations,
+    _split_directions,
+    _Window,
+    cut_phases,
+    fit_loop,
+    fit_places,
+    place_probabilities,
+)
 from kvdistill.queries.database import connect
 
 
@@ -63,9 +71,9 @@ def test_what_is_left_of_a_burst_waits_with_the_next():
     )
     # An operation waits with (20 x 20 + 10 x (10 + 2 x 15)) / 30 = 26.7: 11 bursts of 28, of 26.7
     # each with a rest.
-    assert fit_loop(came, None, 0.05).think_ops == 28
+    assert fit_loop(came, None, 0.05).burst_ops == 28
     # (20 x 20 + 10 x 10) / 30 = 16.7: 18 bursts.
-    assert fit_loop(came, None, 1.0).think_ops == fit_loop(came, None).think_ops == 17
+    assert fit_loop(came, None, 1.0).burst_ops == fit_loop(came, None).burst_ops == 17
 
 
 def test_open_loops_are_even_or_by_chance_or_neither():
@@ -87,17 +95,17 @@ def test_open_loops_are_even_or_by_chance_or_neither():
 def test_a_stall_of_the_device_is_no_phase_and_a_change_is():
     rng = np.random.default_rng(4)
     steady = rng.poisson(50, (1, 240))
-    assert len(cut(steady, has_rate=True)) == 1
+    assert len(cut_phases(steady, has_rate=True)) == 1
     stalled = np.full((1, 240), 50)
     stalled[0, 100:106], stalled[0, 106:112] = 0, 100
-    assert cut(stalled, has_rate=True) == [(0, 240)]
+    assert cut_phases(stalled, has_rate=True) == [(0, 240)]
     turned = np.zeros((2, 240), dtype=np.int64)
     turned[0, :90], turned[1, 90:] = 40, 60
-    assert cut(turned, has_rate=False) == [(0, 90), (90, 240)]
+    assert cut_phases(turned, has_rate=False) == [(0, 90), (90, 240)]
     # A closed loop is as fast as the device; an open one has a rate.
     faster = np.concatenate([np.full(120, 40), np.full(120, 80)])[None, :]
-    assert len(cut(faster, has_rate=False)) == 1
-    assert cut(faster, has_rate=True) == [(0, 120), (120, 240)]
+    assert len(cut_phases(faster, has_rate=False)) == 1
+    assert cut_phases(faster, has_rate=True) == [(0, 120), (120, 240)]
 
 
 def test_sequential_runs_are_told_with_their_share():
@@ -126,8 +134,8 @@ def test_laws_of_places_come_back(law):
     else:
         shares = {
             "uniform": np.full(places, 1 / places),
-            "zipf": likely(Law.ZIPF, 0.9, places),
-            "pareto": likely(Law.PARETO, 0.2, places),
+            "zipf": place_probabilities(Law.ZIPF, 0.9, places),
+            "pareto": place_probabilities(Law.PARETO, 0.2, places),
             # Two kinds of places, far apart: no law of fio.
             "zones": np.where(np.arange(places) < 200, 0.7 / 200, 0.3 / (places - 200)),
         }[law]
@@ -161,7 +169,7 @@ def test_reads_and_writes_are_one_stream_if_hot_places_agree(shares_them, names)
     One process's must stay one section.
     """
     rng, places, n = np.random.default_rng(9), 4096, 20_000
-    law = likely(Law.PARETO, 0.2, places)
+    law = place_probabilities(Law.PARETO, 0.2, places)
     place, is_write = rng.choice(places, n, p=law), rng.random(n) < 0.4
     if not shares_them:
         place = np.where(is_write, (place + places // 2 + 1) % places, place)
@@ -169,7 +177,7 @@ def test_reads_and_writes_are_one_stream_if_hot_places_agree(shares_them, names)
     ops = {
         "op": is_write.astype(np.int8), "ts_ns": times, "address": place * 16384, "io_bytes": np.full(n, 16384),
     }  # fmt: skip
-    found = _split(ops, served(times, rng.exponential(100 * US, n)))
+    found = _split_directions(ops, served(times, rng.exponential(100 * US, n)))
     assert [name for name, _which, _loop in found] == names
     assert {loop.pace for _name, _which, loop in found} == {Pacing.POISSON}
 
@@ -186,4 +194,4 @@ def test_operations_of_one_instant_are_taken_in_their_order(tmp_path):
     pq.write_table(pa.table(columns | others), tmp_path / "ios.parquet", row_group_size=1000)
     with connect(tmp_path) as db:
         view_ios(db, tmp_path / "ios.parquet")
-        assert (np.diff(_operations(db, _Part(None, 0, 0))["address"]) == 4096).all()
+        assert (np.diff(_operations(db, _Window(None, 0, 0))["address"]) == 4096).all()

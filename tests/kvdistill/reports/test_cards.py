@@ -162,7 +162,7 @@ def test_cards_of_other_tests_are_refused_or_headed_by_it(tmp_path):
     assert compare_cards(["a", "b"], [a, b]).warnings == [
         Saying("versions of kvreplay"),
         "b is PARTIAL: the drive is gone",
-        "b alone has y",
+        "only b has y",
     ]
     (tmp_path / "run").mkdir()
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(a))

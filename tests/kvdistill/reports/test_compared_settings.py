@@ -43,7 +43,7 @@ def test_a_setting_unknown_to_one_side_is_not_named_first() -> None:
 
 
 def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
-    from kvdistill.reports.compare import _one_sided
+    from kvdistill.reports.compare import _one_sided_chapter
     from kvtrace.core.document.document import Document
     from kvtrace.core.document.page import html_page
     from kvtrace.core.document.terminal import show_documents
@@ -51,7 +51,7 @@ def test_a_terminal_counts_what_a_page_lists(capsys) -> None:
     document = Document(
         name="d",
         headline="h",
-        chapters=[_one_sided({"host.numa": [None, "2 nodes"]}, ["[0]", "[1]"])],
+        chapters=[_one_sided_chapter({"host.numa": [None, "2 nodes"]}, ["[0]", "[1]"])],
     )
     show_documents([document])
     shown = capsys.readouterr().out
@@ -114,7 +114,7 @@ A, USERS = ("a.jsonl", "--source", "mooncake"), ("--users", 2, "--duration", "5s
 def test_sides_with_other_loads_say_so_before_any_figure(side, one, other, said):
     found, document = read_comparison([side("one", *one), side("other", *other)])
     because = "LOADS DIFFER"
-    assert shows(found.verdict, f"{because} … {said}; other.parquet hits")
+    assert shows(found.verdict, f"{because} … {said}; other.parquet hit rate")
     assert document.headline == found.verdict
     assert any(name.startswith("load.") for name in split_settings(found.settings)[0])
 
@@ -136,7 +136,7 @@ def test_another_file_of_the_same_name_is_another_load(side):
 )
 def test_the_same_requests_are_one_load_whatever_serves_them(side, other):
     found, _ = read_comparison([side("one", *A), side("other", *other)])
-    assert found.verdict.startswith("other.parquet hits")
+    assert found.verdict.startswith("other.parquet hit rate")
 
 
 def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_path, side):
@@ -146,7 +146,7 @@ def test_requests_that_were_imported_before_are_the_same_load(monkeypatch, tmp_p
         == 0
     )
     found, _ = read_comparison([side("one", *A), side("other", table, "--source", "requests")])
-    assert found.verdict.startswith("other.parquet hits")
+    assert found.verdict.startswith("other.parquet hit rate")
     cut, _ = read_comparison(
         [side("cut", *A, "--limit", 5), side("two", table, "--source", "requests", "--limit", 6)]
     )

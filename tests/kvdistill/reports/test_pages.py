@@ -59,7 +59,7 @@ def test_a_reader_of_two_minutes_finds_the_answer_first(text):
     folded = re.findall(r'<details class="folded"[^>]*><summary><h2>([^<]*)', ours)
     assert folded == [
         *("Tiers", "Latency", "Requests, QoS and criteria", "Wear", "Block layer"),
-        *("Service time and lateness", "Sizes", "Reuse", "What was run, and on what"),
+        *("Service time and lateness", "Sizes", "Reuse", "Run and targets"),
     ]
     assert ours.count("<h2>") == len(folded)
 
@@ -275,7 +275,7 @@ def test_trials_that_disagree_support_no_claim(tmp_path):
     )
     # All of the interval lies to one side.
     interval = r"read p99 \(\d+ % slower to \d+ % slower\)"
-    assert re.match(rf"TRIALS DISAGREE in b.*{interval}", compared.verdict)
+    assert re.match(rf"INCONCLUSIVE: results of b .*{interval}", compared.verdict)
 
 
 def test_the_first_line_names_which_of_several_drives_it_means():
@@ -388,7 +388,7 @@ def test_traces_are_compared_by_their_hits(tmp_path):
     first = run_cli(
         "kvdistill", "compare", tmp_path / "a.parquet", tmp_path / "b.parquet"
     ).stdout.splitlines()[0]
-    found = re.fullmatch(r"b.parquet hits ([0-9.]+)% of lookups, a.parquet ([0-9.]+)%", first)
+    found = re.fullmatch(r"b.parquet hit rate ([0-9.]+)%, a.parquet ([0-9.]+)%", first)
     assert float(found[1]) > float(found[2])
     _compared, document = read_comparison([tmp_path / "a.parquet", tmp_path / "b.parquet"])
     assert document.highlights

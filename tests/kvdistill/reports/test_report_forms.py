@@ -13,7 +13,7 @@ from kvdistill_rows import HAND, MS, change_run, io, write_hand, write_run
 from phrases import shows
 from simulated import kvtrace
 
-from kvdistill.reports.output import documents_of, make_reports, report, trials_of, write_report
+from kvdistill.reports.output import documents_of, list_trials, make_reports, report, write_report
 from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.document.page import html_page
 from kvtrace.core.errors import ProbeUnavailable
@@ -400,8 +400,8 @@ def test_markdown_takes_names_literally(tmp_path):
 def test_a_folder_of_trials_is_its_runs(tmp_path):
     for number in (10, 9):
         write_run(tmp_path / f"trial-{number}", [1000])
-    assert trials_of(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
-    assert trials_of(tmp_path / "trial-9") == [tmp_path / "trial-9"]
+    assert list_trials(tmp_path) == [tmp_path / "trial-9", tmp_path / "trial-10"]
+    assert list_trials(tmp_path / "trial-9") == [tmp_path / "trial-9"]
     documents = make_reports([tmp_path], 2).documents
     assert [document.name for document in documents] == [
         f"{tmp_path.name}/trial-{n}" for n in (9, 10)

@@ -50,7 +50,7 @@ CLOSENESS = {
             {"name": "same I/Os", "target": "yes", "value": True, "passes": True},
             {"name": "end slip", "target": "<= 1 %", "value": None, "passes": None},
             {"name": "bytes a second", "target": "within 1.5 %", "value": 0.5, "passes": None,
-             "why": "15 operations"},
+             "reason": "15 operations"},
         ],
     }],
 }  # fmt: skip
@@ -163,28 +163,28 @@ def test_closeness_is_reported_with_its_marks(tmp_path):
     )
     line = next(line for line in lines if shows(line, said))
     assert re.match(picked, line.removeprefix("- ")), "make demo shows this line"
-    assert shows(lines, f"{said}; NOT … TV (0.25); {few}; 1 not")
+    assert shows(lines, f"{said} … MISMATCH … TV (0.25); {few}; 1 not")
     # A miss whose reason is known says it.
     pair = CLOSENESS["comparisons"][0]
     missed, *others = pair["verdicts"]
     told = CLOSENESS | {
-        "comparisons": [pair | {"verdicts": [missed | {"why": "none waits"}, *others]}]
+        "comparisons": [pair | {"verdicts": [missed | {"reason": "none waits"}, *others]}]
     }
     (jobs / "closeness.json").write_text(json.dumps(told))
     lines = markdown(documents_of([report(jobs)], ["jobs"])).splitlines()
-    assert shows(lines, f"{said}; NOT … TV (0.25) … TV: … {few}; 1 not")
+    assert shows(lines, f"{said} … MISMATCH … TV (0.25) … TV: … {few}; 1 not")
     # 3 s, of which 100 times as many operations would settle it; of a source of 10 min, then of one
     # of 3 s.
     pair = CLOSENESS["comparisons"][0]
-    verdicts = [*pair["verdicts"][:-1], pair["verdicts"][-1] | {"more": 100.0}]
+    verdicts = [*pair["verdicts"][:-1], pair["verdicts"][-1] | {"operations_factor": 100.0}]
     for whole_s, said_of_it in (
-        (600, "(--check-duration 5min)"),
+        (600, "--check-duration 5min"),
         (3, "--check-duration 5min … 3.00 s"),
     ):
         timed = pair | {"verdicts": verdicts, "span_ns": 3 * 10**9, "whole_ns": whole_s * 10**9}
         (jobs / "closeness.json").write_text(json.dumps(CLOSENESS | {"comparisons": [timed]}))
         text = " ".join(documents_of([report(jobs)], ["jobs"])[0].subject)
-        assert shows(text, f"{few} … 5 min … {said_of_it} … 1 not")
+        assert shows(text, f"{few} … {said_of_it} … 1 not")
     assert "| figure | source of replay | replay |" in lines
     assert "| size tv | - | 0.25 |" in lines
     assert "| tier | nvme |" in lines

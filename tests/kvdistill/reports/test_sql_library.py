@@ -10,7 +10,7 @@ from kvdistill_rows import io, write_hand, write_run
 from phrases import shows
 from whole import read_table
 
-from kvdistill.queries.sql import answer, named_queries, named_query, split_query
+from kvdistill.queries.sql import named_queries, named_query, run_statement, split_query
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, TRACE, arrow_schema, enum_array
@@ -22,7 +22,7 @@ MIB = 1 << 20
 
 def ask(name, *paths):
     query = named_query(name)
-    with answer(paths, query.sql, query.needs) as batches:
+    with run_statement(paths, query.sql, query.needs) as batches:
         rows = [row for batch in batches for row in batch.to_pylist()]
     return [{k: v for k, v in row.items() if k != "origin"} for row in rows]
 
@@ -331,7 +331,7 @@ def test_every_query_says_what_it_answers_and_is_asked_here():
 def test_the_command(trace):
     listed = run_cli("kvdistill", "sql", "--list").stdout
     assert "loaded_share_by_minute (trace)" in listed
-    assert "hit ratio" in listed
+    assert "hit rate" in listed
     out = run_cli("kvdistill", "sql", trace, "--query", "loaded_share_by_minute", "--csv").stdout
     assert out.splitlines()[2].endswith(",1,2,1,0.6666666666666666,0.4")
     done = run_cli("kvdistill", "sql", trace, "-q", "slowest_operations", check=False)
@@ -451,7 +451,7 @@ def test_a_query_over_its_memory_limit_is_out_of_memory(tmp_path, monkeypatch, s
     monkeypatch.setattr("kvdistill.queries.database.MEMORY_LIMIT", "16MB")
     with (
         pytest.raises(OutOfMemory, match="16MB") as raised,
-        answer([trace], statement) as batches,
+        run_statement([trace], statement) as batches,
     ):
         batches.read_all()
     assert raised.value.exit_code == 7

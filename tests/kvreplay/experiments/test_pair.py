@@ -13,7 +13,7 @@ from phrases import shows
 from kvreplay.experiments import trials
 from kvreplay.experiments.trials import run_pair
 from kvreplay.plan.replay_config import Config
-from kvreplay.run import replay as run
+from kvreplay.run import replay as replaying
 from kvtrace.core.errors import FailedOperations
 from kvtrace.core.run.figures import Summary
 
@@ -51,7 +51,7 @@ def test_the_sides_take_turns_and_are_compared(places):
 
 def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     def replay(asked):
-        done = run.replay(asked)
+        done = replaying.replay(asked)
         return (
             replace(done, error=FailedOperations("one read"))
             if asked.output.parent.name == "b"
@@ -64,7 +64,7 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
         trials.Trials.__init__.__kwdefaults__ | {"replaying": replay},
     )
     one, two = (Config(tiers={"nvme": str(places / name)}) for name in ("one", "two"))
-    asked = run.Replay(one, places / "t.parquet", places / "out", [])
+    asked = replaying.Replay(one, places / "t.parquet", places / "out", [])
     error = run_pair(asked, two, 2, done=lambda *_: None)
     assert str(error) == "one read"
     said = [

@@ -14,8 +14,8 @@ from phrases import shows
 
 from kvreplay.plan.contents import DataSource, check_ratios
 from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
 from kvreplay.run.replay import Replay, replay
-from kvreplay.tiers.claims import SCRATCH
 from kvtrace.core.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -223,7 +223,7 @@ def test_a_growing_queue_does_not_raise_the_rate_of_ranks(tmp_path):
     # 1,000 operations due within 10 ms, of which one ends each millisecond: 1,000 a second, and
     # 8.19 MB. Less the 50 ms that the 50 quickest took, it would be 1,052.
     rows = [(i // 100 * MS, "write", 2, "store", i, 0, 8192, i, 0, 0) for i in range(1000)]
-    config = Config(tiers={"nvme": "sim:bandwidth=8192000"}, io_bytes=8192, speed=1.0)
+    config = Config(tiers={"nvme": "sim:bandwidth=8192000B"}, io_bytes=8192, speed=1.0)
     path = write_trace(tmp_path / "t.parquet", rows)
     on_ranks(1, lambda s: s.replay(Replay(config, path, tmp_path / "run", ["kvreplay"])))
     whole, own = (read_run(tmp_path / folder).summary for folder in ("run", "run/rank-0000"))

@@ -19,7 +19,7 @@ from phrases import shows
 from waiting import wait_for
 from whole import read_table
 
-from kvreplay.tiers.claims import SCRATCH
+from kvreplay.plan.target_safety import SCRATCH
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OBJECTS, OPS, SERVED
 
@@ -146,7 +146,7 @@ def test_reports_comparisons_and_jobs_are_made_of_it(drive, tmp_path, conversati
 
 
 def test_a_full_disk_tier_evicts_and_deletes_are_recorded(drive, tmp_path):
-    drive("--disk", 5 * CHUNK_BYTES)
+    drive("--disk", f"{5 * CHUNK_BYTES}B")
     rows = done(tmp_path / "run")
     assert Counter(op for op, *_rest in rows) == {"write": 10, "read": 4, "delete": 5}
     deleted = [(request, key) for op, request, key, _bytes in rows if op == "delete"]

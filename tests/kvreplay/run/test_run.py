@@ -24,9 +24,10 @@ from whole import read_table
 from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
 from kvreplay.run.replay import FinishedRun, Interrupted, Replay, quiet_interpreter, replay
 from kvreplay.run.run_document import run_document
-from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.tiers.claims import MARKER
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
@@ -688,7 +689,7 @@ def test_the_command_line_names_what_is_missing(tmp_path: Path) -> None:
         ([], "--tier … gpu, cpu, nvme"),
         (["--tier", "cpu"], "--tier cpu: … NAME=TARGET"),
         (["--tier", "cpu=ram", "--tier", "cpu=null"], "tier cpu"),
-        (["--tier", "cpu=ram", "--io-bytes", "1000"], "--io-bytes 1000: … 4096"),
+        (["--tier", "cpu=ram", "--io-bytes", "1000B"], "--io-bytes 1000: … 4096"),
         (
             ["--tier", "cpu=ram", "--partition", "host"],
             "'host' … 'node', 'user', 'object'",

@@ -21,9 +21,10 @@ from whole import read_table
 
 from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers import directio
-from kvreplay.tiers.claims import MARKER, SCRATCH
+from kvreplay.tiers.claims import MARKER
 from kvtrace.core.schema import OPS, TRACE, arrow_schema
 from kvtrace.core.tables import create
 

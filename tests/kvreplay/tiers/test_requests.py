@@ -82,7 +82,7 @@ def test_objects_in_many_buffers_fill_the_queue_as_well(tmp_path, store):
         row("read", obj, 40_000) for obj in range(12)
     ]
     done = object_run(
-        tmp_path, rows, "--queue-depth", 4, "--io-bytes", 4096, "--keep", urls=(store.url,)
+        tmp_path, rows, "--queue-depth", 4, "--io-bytes", "4KiB", "--keep", urls=(store.url,)
     )
     assert done.returncode == 0, done.stderr
     assert store.most_in_flight == 4

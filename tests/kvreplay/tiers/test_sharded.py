@@ -13,8 +13,9 @@ from whole import read_table
 
 from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.replay_config import Config
+from kvreplay.plan.target_safety import SCRATCH
 from kvreplay.run.replay import FinishedRun, Replay, replay
-from kvreplay.tiers.claims import MARKER, SCRATCH, claim, release
+from kvreplay.tiers.claims import MARKER, claim, release
 from kvreplay.tiers.tier import (
     BY_ID,
     BY_KEY,

@@ -59,7 +59,7 @@ BAD = {
     "padding beyond 64 bits": ([*GEN, "--preset", "vllm-fs", "--set", f"pad_bytes={2**70}"], 2, "pad_bytes"),
     "layers": ([*GEN, "--preset", "vllm-fs", "--set", f"layers_per_object={2**63}"], 2, "layers_per_object"),
     "concurrency": ([*GEN, "--set", f"tiers.nvme.concurrency={2**63}"], 2, "tiers.nvme.concurrency"),
-    "bandwidth": ([*GEN, "--set", f"tiers.nvme.read_bandwidth={2**72}"], 2, "1MB"),
+    "bandwidth": ([*GEN, "--set", f"tiers.nvme.read_bandwidth={2**62}B"], 2, "1MB"),
     "latency": ([*GEN, "--set", "tiers.nvme.latency=99999h"], 2, "tiers.nvme.latency"),
     "drive size": ([*GEN, "--drive-size", "x"], 2, "'x'"),
     "no drive size": ([*GEN, "--drive-size", "0"], 2, "--drive-size 0: … > 0"),

@@ -14,6 +14,7 @@ import pytest
 from conftest import TRACES, run_cli
 from phrases import shows
 
+from kvtrace.core.config import as_setting
 from kvtrace.core.units import NS_PER_S
 
 MIB = 2**20
@@ -88,7 +89,7 @@ def test_every_point_is_what_gen_counts(requests, tmp_path, preset):
     for point in found["points"]:
         held = {tier: point["capacities"][ROLES[tier]] for tier in tiers}
         settings = [
-            ("--set", f"tiers.{t}.capacity={'unlimited' if of is None else of}")
+            ("--set", as_setting(f"tiers.{t}.capacity", "unlimited" if of is None else of))
             for t, of in held.items()
         ]
         arguments = [*given, "--preset", preset, *(a for s in settings for a in s)]
@@ -360,7 +361,9 @@ def test_the_time_to_the_first_token_is_that_of_gen(tmp_path):
     found = sized(*given, *capacities, "--target-ttft", "p95=10s")
     for point in found["points"]:
         settings = [("cpu", point["capacities"]["dram"]), ("nvme", point["capacities"]["nvme"])]
-        stated = [a for tier, of in settings for a in ("--set", f"tiers.{tier}.capacity={of}")]
+        stated = [
+            a for tier, of in settings for a in ("--set", as_setting(f"tiers.{tier}.capacity", of))
+        ]
         made = run_cli(
             "kvtrace", "gen", *given, *stated, "-o", tmp_path / "t.parquet", "--json", "--force"
         )
@@ -567,7 +570,7 @@ def test_the_printed_command_says_what_is_unlimited(requests):
     given = [requests, *GIVEN, "--preset", "lmcache-disk", "--target-hit", "1%", "--nvme", "1GiB"]
     given += ["--dram", "unlimited"]
     assert (
-        "--set tiers.cpu.capacity=unlimited --set tiers.nvme.capacity=1073741824\n"
+        "--set tiers.cpu.capacity=unlimited --set tiers.nvme.capacity=1073741824B\n"
         in size(*given).stdout
     )
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvtrace.core.config import as_setting, check_units
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import (
     INT64_MAX,
@@ -24,9 +25,9 @@ from kvtrace.core.units import (
 @pytest.mark.parametrize(
     ("text", "count"),
     [
-        ("4096", 4096), ("0", 0), ("1B", 1), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("4kB", 4000),
+        ("4096B", 4096), ("4096", 4096), ("0", 0), ("1B", 1), ("4k", 4096), ("4K", 4096), ("4KiB", 4096), ("4kB", 4000),
         ("64GiB", 64 << 30), ("64g", 64 << 30), ("2TB", 2 * 10**12), ("2TiB", 2 << 40), ("1.5 MiB", 1_572_864),
-        (" 8 gib ", 8 << 30), ("0.1GB", 100_000_000), ("0.3k", 307), ("9223372036854775807", INT64_MAX),
+        (" 8 gib ", 8 << 30), ("0.1GB", 100_000_000), ("0.3k", 307), ("9223372036854775807B", INT64_MAX),
     ],
 )  # fmt: skip
 def test_sizes(text, count):
@@ -72,7 +73,7 @@ def test_what_does_not_fit_64_bits_is_refused():
 
 @given(st.integers(0, 2**40))
 def test_gibibytes_and_gigabytes_are_told_apart(count):
-    assert parse_bytes(f"{count}") == count
+    assert parse_bytes(f"{count}B") == count
     if count < 2**30:
         assert parse_bytes(f"{count}GiB") == count << 30
         assert parse_bytes(f"{count}GB") == count * 10**9
@@ -154,3 +155,12 @@ def test_lengths_of_ios_are_said_as_fio_has_them(count: int, text: str) -> None:
 )
 def test_a_short_life_is_said_in_days(years, expected):
     assert format_years(years) == expected
+
+
+def test_a_size_without_a_unit_is_refused():
+    with pytest.raises(ConfigError, match="8 has no unit"):
+        parse_bytes("8")
+    with pytest.raises(ConfigError, match="write 8B"):
+        check_units(["tiers.nvme.capacity=1TB", "tiers.cpu.capacity=8"])
+    assert check_units(["tiers.gpu.capacity=0", "tiers.nvme.capacity=540672", "chunk_tokens=16"])
+    assert as_setting("tiers.cpu.capacity", 8) == "tiers.cpu.capacity=8B"

@@ -8,8 +8,11 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.shape import (
     bytes_per_token,
+    fixed_bytes,
     growing_bytes_per_token,
+    pieces,
     state_bytes,
+    tokens_that_fit,
     windowed_bytes_per_token,
 )
 
@@ -86,10 +89,10 @@ INTERN_VL = {
 MAMBA_FREE = TRINITY | {"mamba_d_state": 128, "mamba_num_heads": 64}
 
 
-def shape_of(tmp_path, config):
+def shape_of(tmp_path, config, kv_dtype=None):
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    return find_model(str(path))
+    return find_model(str(path), kv_dtype)
 
 
 @pytest.mark.parametrize(
@@ -146,3 +149,160 @@ def test_bytes_of_a_token_equal_hand_arithmetic(tmp_path, config, growing, windo
 def test_what_is_not_understood_is_refused(tmp_path, config, field):
     with pytest.raises(ConfigError, match=field):
         shape_of(tmp_path, config)
+
+
+DEEPSEEK_V4 = COMMON | {
+    "model_type": "deepseek_v4",
+    "num_hidden_layers": 43,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 1,
+    "hidden_size": 4096,
+    "head_dim": 512,
+    "index_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "sliding_window": 128,
+    # The last entry is of the layer that predicts a second token, which is not counted.
+    "compress_ratios": [0, 0, *[4, 128] * 20, 4, 0],
+}
+
+
+def test_deepseek_v4_in_fp8_by_pages_of_vllm(tmp_path):
+    shape = shape_of(tmp_path, DEEPSEEK_V4, "fp8")
+    # Of 256 tokens: 64 entries of 448 fp8 + 64 bf16 + 8 B of scales (37,376 B) and 64 indexer keys
+    # of 132 B (8,448 B), each padded to a multiple of 576 B; of ratio 128, two entries (1,168 B).
+    indexed, plain = 37_440 + 8_640, 1_728
+    assert growing_bytes_per_token(shape) == (21 * indexed + 20 * plain) / 256 == 3915
+    # Pages of 64 tokens of the window, and states of fp32 for 8 tokens (twice 1,024 numbers, and
+    # twice 256 of the indexer's) or 128 tokens (1,024 numbers) in pages of 4 and 8 tokens.
+    window = 2 * 43 * 37_440
+    states = 21 * (2 * 32_832 + 2 * 8_640) + 20 * 16 * 32_832
+    assert fixed_bytes(shape) == window + states == 15_467_904
+    assert state_bytes(shape) == states
+    # Every rank would hold the same: one of them stores it.
+    assert [piece.copies for piece in pieces(shape, 8)] == [1, 1, 1]
+
+
+def test_deepseek_v4_in_bf16_has_no_padding(tmp_path):
+    shape = shape_of(tmp_path, DEEPSEEK_V4)
+    assert growing_bytes_per_token(shape) == 21 * (1024 + 256) / 4 + 20 * 1024 / 128 == 6880
+
+
+def test_compressions_without_a_known_state_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="compress_ratios"):
+        shape_of(tmp_path, DEEPSEEK_V4 | {"compress_ratios": [0, 8] * 22})
+    with pytest.raises(ConfigError, match="compress_ratios"):
+        shape_of(tmp_path, DEEPSEEK_V4 | {"compress_ratios": [4] * 42})
+
+
+HEADS = COMMON | {
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "hidden_size": 1024,
+    "head_dim": 128,
+}
+STATE = {
+    "linear_num_key_heads": 4,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 64,
+    "linear_value_head_dim": 64,
+    "linear_conv_kernel_dim": 4,
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "per_token"),
+    [
+        # MiniMax M3: three of four layers keep one index key, as wide as bf16 has it.
+        (
+            HEADS
+            | {
+                "sparse_attention_config": {
+                    "use_sparse_attention": True,
+                    "sparse_index_dim": 128,
+                    "sparse_num_index_heads": 4,
+                    "sparse_attention_freq": [0, 1, 1, 1],
+                }
+            },
+            4 * 2 * 2 * 128 * 2 + 3 * 128 * 2,
+        ),
+        (
+            HEADS | {"sparse_attention_config": {"use_sparse_attention": False}},
+            4 * 2 * 2 * 128 * 2,
+        ),
+        # Qwen 4: the full layers keep one index key for four tokens.
+        (
+            HEADS
+            | STATE
+            | {
+                "layer_types": ["linear_attention", "full_attention"] * 2,
+                "indexer_n_heads": 4,
+                "indexer_kv_heads": 1,
+                "indexer_head_dim": 128,
+                "indexer_budget": 2048,
+                "indexer_compress_ratio": 4,
+            },
+            2 * 2 * 2 * 128 * 2 + 2 * 128 * 2 // 4,
+        ),
+        # GLM 5.3: latents without a rotary part, and one indexer key for four tokens, which the
+        # linear layers have not, although their types are listed.
+        (
+            COMMON
+            | {
+                "num_hidden_layers": 4,
+                "num_attention_heads": 8,
+                "hidden_size": 1024,
+                "kv_lora_rank": 512,
+                "qk_rope_head_dim": 0,
+                "layer_types": ["linear_attention", "deepseek_sparse_attention"] * 2,
+                "linear_attn_config": {
+                    "num_heads": 8,
+                    "head_dim": 128,
+                    "short_conv_kernel_size": 4,
+                },
+                "index_head_dim": 128,
+                "index_topk": 2048,
+                "index_kpool": 4,
+                "index_kpool_always_select_tail": True,
+                "indexer_types": ["full"] * 4,
+            },
+            2 * 512 * 2 + 2 * 132 // 4,
+        ),
+        # MiMo V2: keys and values of different widths; two of four layers slide.
+        (
+            HEADS
+            | {
+                "model_type": "mimo_v2",
+                "head_dim": 192,
+                "v_head_dim": 128,
+                "sliding_window": 128,
+                "sliding_window_size": 128,
+                "swa_num_key_value_heads": 4,
+                "swa_head_dim": 192,
+                "swa_v_head_dim": 128,
+                "hybrid_layer_pattern": [0, 1, 1, 0],
+            },
+            2 * 2 * (192 + 128) * 2,
+        ),
+        # NVFP4: half a byte a value, and a byte of scale for 16.
+        (
+            HEADS | {"quantization_config": {"kv_cache_quant_algo": "NVFP4"}},
+            4 * 2 * 2 * 128 * 9 // 16,
+        ),
+    ],
+)
+def test_new_kinds_of_cache_by_hand(tmp_path, config, per_token):
+    assert growing_bytes_per_token(shape_of(tmp_path, config)) == per_token
+
+
+def test_nvfp4_needs_heads_of_whole_scales(tmp_path):
+    with pytest.raises(ConfigError, match="multiple of 16"):
+        shape_of(tmp_path, HEADS | {"head_dim": 72}, "nvfp4")
+
+
+def test_tokens_that_fit_count_windows_once(tmp_path):
+    shape = shape_of(tmp_path, TRINITY)
+    fixed = 2048 * 24 * 2 * 4 * 128 * 2
+    assert fixed_bytes(shape) == fixed
+    assert tokens_that_fit(shape, fixed + 3000 * 16_384) == 3000
+    assert tokens_that_fit(shape, 10 * (16_384 + 49_152)) == 10

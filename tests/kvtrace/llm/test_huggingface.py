@@ -348,7 +348,7 @@ def test_the_dtype_of_the_cache(model, change, kv_dtype, element_bytes):
             "kv_cache_scheme",
         ),
         (
-            LLAMA | {"quantization_config": {"kv_cache_quant_algo": "NVFP4"}},
+            LLAMA | {"quantization_config": {"kv_cache_quant_algo": "NVFP2"}},
             "kv_cache_quant_algo: unknown element",
         ),
         (LLAMA | {"quantization_config": [1]}, "quantization_config:"),
@@ -433,7 +433,7 @@ def test_the_command_takes_a_config(tmp_path):
         run_cli("kvtrace", "models", path, "--tp", 8, "--kv-dtype", "fp8_ds_mla", "--json").stdout
     )
     assert (out["bytes_per_token"], out["stored_ranks"]) == (61 * (656 + 132), 1)
-    path.write_text(json.dumps(DEEPSEEK_DSA | {"index_kpool": 4}))
+    path.write_text(json.dumps(DEEPSEEK_DSA | {"index_stride": 4}))
     done = run_cli("kvtrace", "models", path, check=False)
     assert done.returncode == 2
-    assert shows(done.stderr, f"kvtrace: error: {path}: index_kpool:")
+    assert shows(done.stderr, f"kvtrace: error: {path}: index_stride:")

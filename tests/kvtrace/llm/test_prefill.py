@@ -221,7 +221,11 @@ def gen(tmp_path, monkeypatch, capsys):
         argv += ["-o", tmp_path / "t.parquet", "--json", "--force", *options]
         assert kvtrace(monkeypatch, *argv) == 0
         found = json.loads(capsys.readouterr().out)
-        return found["serving"], serving.in_words(found["serving"]), found["stats"]["first_token"]
+        return (
+            found["serving"],
+            serving.serving_text(found["serving"]),
+            found["stats"]["first_token"],
+        )
 
     return make
 
@@ -269,7 +273,7 @@ def test_query_heads_that_are_not_known_are_said_to_be(gen, tmp_path):
     described = serving.describe(
         "h100", 1, unknown, {"prefill_in_turn": True, "step_tokens": 0, **knobs}, knobs
     )
-    assert "attention" in serving.in_words(described)
+    assert "attention" in serving.serving_text(described)
 
 
 def test_every_model_that_we_ship_knows_its_query_heads():

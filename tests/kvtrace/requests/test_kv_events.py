@@ -23,7 +23,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.schema import EVENTS
 from kvtrace.core.tables import open_table
 from kvtrace.requests import record as events_file
-from kvtrace.requests.record import EventRows, Recorded, Recorder, notes_of
+from kvtrace.requests.record import EventRows, Recorder, RecordingCounts, notes_of
 from kvtrace.requests.registry import detect
 
 zmq = pytest.importorskip("zmq", reason="needs pyzmq")
@@ -109,7 +109,9 @@ def test_unknown_events_are_counted():
     rows = EventRows()
     assert rows.add(0, message({"type": "BlockUpdated"}, stored(1))) == 1
     assert rows.unknown == {"BlockUpdated": 1}
-    assert show_each(notes_of(Recorded(first=0), rows.unknown), ["1 events … 'BlockUpdated'"])
+    assert show_each(
+        notes_of(RecordingCounts(first=0), rows.unknown), ["1 events … 'BlockUpdated'"]
+    )
 
 
 class Publisher:

@@ -30,7 +30,7 @@ def queued(count, until_ns, seed, decode_ns):
     for a queue.
     """
     users, starts = make_users(count, seed)
-    table = np.empty(10_000, synthetic._ASKED)
+    table = np.empty(10_000, synthetic._OVERLAPPING)
     rows = synthetic._ask(table, len(table), users.copy(), starts, count, seed, until_ns, CONTEXT)
     asked = [
         (int(row["time_ns"]), nth, RANK[int(users[row["user"]]["qos"])], row)
@@ -134,10 +134,10 @@ def test_the_first_of_many_requests_are_the_same():
 
 
 def test_too_much_and_nothing(monkeypatch):
-    with pytest.raises(ConfigError, match="no user"):
+    with pytest.raises(ConfigError, match="no request"):
         synthetic.make_overlapping(1, 1, CONTEXT, 3, decode_ns_per_token=0)
-    monkeypatch.setattr(synthetic, "_MOST_ASKED", 5000)
-    with pytest.raises(ConfigError, match=r"8 users.*5,000 times"):
+    monkeypatch.setattr(synthetic, "_MAX_OVERLAPPING", 5000)
+    with pytest.raises(ConfigError, match=r"8 users.*5,000 requests"):
         synthetic.make_overlapping(8, 10_000 * S, CONTEXT, 3, decode_ns_per_token=0)
 
 

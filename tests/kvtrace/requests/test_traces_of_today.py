@@ -165,7 +165,7 @@ def test_servegen_clients_follow_their_rates_and_histograms(tmp_path):
     again = servegen.read(tmp_path, rng(), time_window_ns=(0, 600 * S))
     assert again.arrival_ns.tolist() == found.arrival_ns.tolist()
     assert shows(found.notes, "sessions, turns … block ids")
-    with pytest.raises(ConfigError, match="share a prefix"):
+    with pytest.raises(ConfigError, match="shared prefixes"):
         found.check_shared()
 
 
@@ -216,7 +216,7 @@ def test_servegens_rate_counts_only_clients_with_lengths(tmp_path):
     ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"input_tokens": {5: 0.4}}}, "column 0: input_tokens at 0"),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: ONE | {"output_tokens": "{x"}}, "output_tokens at 0 … JSON"),
     ([(0, 1, 1, "Gamma", 1, 1)], {0: {"text_tokens": {5: 1.0}}}, "input_tokens … text_tokens"),
-    ([(0, 1, 1, "Gamma", 1, 1)], {9: ONE}, "nothing was drawn in the window"),
+    ([(0, 1, 1, "Gamma", 1, 1)], {9: ONE}, "no request was sampled in the window"),
 ])  # fmt: skip
 def test_bad_clients_are_named(tmp_path, rows, histograms, message):
     with pytest.raises(TraceError) as caught:

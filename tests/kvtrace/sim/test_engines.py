@@ -40,7 +40,7 @@ THREADS = 6
 def bounded(tokens, *objects):
     """Return the settings that make GPU, CPU and disk hold so many `objects` of `tokens`."""
     tiers = zip(("gpu", "cpu", "nvme"), objects, strict=False)
-    return [f"tiers.{tier}.capacity={count * tokens * TOKEN_BYTES}" for tier, count in tiers]
+    return [f"tiers.{tier}.capacity={count * tokens * TOKEN_BYTES}B" for tier, count in tiers]
 
 
 def test_sglang_moves_the_same_pages_in_the_same_order(monkeypatch, tmp_path):
@@ -121,7 +121,7 @@ def test_sglang_has_a_file_a_page_and_rank_or_one_for_latents(monkeypatch, tmp_p
 def test_two_ranks_of_sglang_each_read_a_latent_that_one_wrote(monkeypatch, tmp_path):
     trace, most = tmp_path / "hard.jsonl", 12 << 20
     count = adversarial.write(trace)
-    settings = [*bounded(64, 0, 0), f"tiers.nvme.capacity={most}"]
+    settings = [*bounded(64, 0, 0), f"tiers.nvme.capacity={most}B"]
     rows = simulated(
         monkeypatch,
         tmp_path,
@@ -268,7 +268,7 @@ def test_vllm_moves_the_same_blocks_of_hard_traffic(
     )
     count = adversarial.write(trace)
     settings = ["recency=at-end"] if version == "032" else []
-    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}"]
+    settings += ["tiers.gpu.capacity=0", f"tiers.cpu.capacity={2048 * row}B"]
     rows = simulated(monkeypatch, tmp_path, preset, count, settings, trace=trace, **kv)
     ours, real = (
         moved(rows, first_had(count, 16, trace)),
@@ -300,7 +300,7 @@ def test_session_aware_eviction_evicts_the_blocks_of_vllm(
     count = 300 if trace is None else adversarial.write(path, trace)
     settings = [
         "tiers.gpu.capacity=0",
-        f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}",
+        f"tiers.cpu.capacity={blocks * 16 * TOKEN_BYTES}B",
         "tiers.cpu.policy=sae",
     ]
     rows = simulated(monkeypatch, tmp_path, "vllm-offload-cpu", count, settings, trace=path)
@@ -319,7 +319,7 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_
     longest = write_alike(tmp_path / "requests.jsonl", CONVERSATION, 150)
     # Its GPU held the longest prompt, and of the slots one is never used.
     gpu, block = longest // 16 + 2, 2 * 16 * TOKEN_BYTES
-    settings = [f"tiers.gpu.capacity={gpu * block}", f"tiers.nvme.capacity={(slots - 1) * block}"]
+    settings = [f"tiers.gpu.capacity={gpu * block}B", f"tiers.nvme.capacity={(slots - 1) * block}B"]
     rows = simulated(
         monkeypatch,
         tmp_path,
@@ -430,7 +430,7 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
         "prefill_attention=[]",
         "decode_ns_per_token=7000000",
     ]
-    settings.append(f"decode_bandwidth={TOKEN_BYTES * 10**9 // 56}")
+    settings.append(f"decode_bandwidth={TOKEN_BYTES * 10**9 // 56}B")
     whole = Simulation.stats
 
     def stats(simulation):

@@ -119,7 +119,7 @@ def test_what_it_does_not_go_with_is_refused(monkeypatch, tmp_path, capsys, opti
 def test_rows_equal_lmcaches_but_for_gaps_in_its_pool(monkeypatch, tmp_path):
     count, pool, disk = 160, 16 * MIB, 64 * MIB
     settings = ["partial_chunks=true", "pad_bytes=4096", "tiers.gpu.capacity=0"]
-    settings += [f"tiers.cpu.capacity={pool}", f"tiers.nvme.capacity={disk}"]
+    settings += [f"tiers.cpu.capacity={pool}B", f"tiers.nvme.capacity={disk}B"]
     did = counted(simulated(monkeypatch, tmp_path, "lmcache-disk", count, settings, trace=TURNS))
     ours = [[did[n][op, 2] for op in ("write", "read", "delete")] for n in range(count)]
     assert ours == served(TURNS, count, Amount(pool), disk)

@@ -99,7 +99,7 @@ def test_an_unreachable_time_names_the_nearest_unknown_nothing():
     assert shows(line, "p99 1.00 s … none … a=2")
     untimed = study([({"a": 1}, result(0.7, GIB))])
     line = first_line(collect_findings(*untimed, Target(None, ("p99_ns", 10**9))))
-    assert shows(line, "p99 1.00 s … not known")
+    assert shows(line, "p99 1.00 s … unknown")
 
 
 def test_seeds_are_averaged():

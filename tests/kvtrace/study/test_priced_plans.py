@@ -313,7 +313,7 @@ def test_a_p99_of_too_few_requests_is_not_one_that_is_missed(requests, tmp_path)
         tmp_path,
     ]
     done = run_cli("kvtrace", "plan", *argv, "--prices", requests.parent / "prices.toml", "--quiet")
-    assert shows(done.stdout, "p99 1.00 s … not known")
+    assert shows(done.stdout, "p99 1.00 s … unknown")
     median = run_cli(
         "kvtrace",
         "plan",

@@ -128,11 +128,11 @@ def test_what_was_changed_since_it_was_kept_is_simulated_again(done, tmp_path):
     shutil.copytree(folder, tmp_path / "again")
     kept = sorted((tmp_path / "again" / "out" / "simulated").glob("*.json"))
     found = json.loads(kept[0].read_text())
-    found["found"]["requests"] += 1
+    found["result"]["requests"] += 1
     kept[0].write_text(json.dumps(found))
     again = study(tmp_path / "again" / "study.toml", tmp_path / "again" / "out")
     assert shows(again.stderr, "11 … 12 configurations")
-    assert json.loads(kept[0].read_text())["found"]["requests"] == found["found"]["requests"] - 1
+    assert json.loads(kept[0].read_text())["result"]["requests"] == found["result"]["requests"] - 1
 
 
 def test_a_study_grows_and_an_edited_file_of_requests_counts(tmp_path, monkeypatch):

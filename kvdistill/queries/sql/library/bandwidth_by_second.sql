@@ -1,4 +1,4 @@
--- What a run moved, its warm-up too, by second, tier and direction, as operations completed; empty seconds have no row.
+-- Bytes and operations completed by second, tier and direction, warm-up included; seconds without any have no row.
 -- Needs: ops.
 SELECT origin, tier, op, completed_ns // 1_000_000_000 AS second, count(*) AS operations_per_s,
     sum(bytes)::BIGINT AS bytes_per_s

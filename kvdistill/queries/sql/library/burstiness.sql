@@ -1,5 +1,5 @@
--- How unevenly operations come: the coefficient of variation of the gaps between their times (1 is Poisson, more is
--- burstier), and the busiest second beside the mean one.
+-- Burstiness of a trace: coefficient of variation of the gaps between operations (1 is Poisson, more is burstier), and the
+-- peak second against the mean.
 -- Needs: trace.
 WITH gaps AS (
     SELECT origin, tier, ts_ns - lag(ts_ns) OVER (PARTITION BY origin, tier ORDER BY ts_ns) AS gap_ns

@@ -1,4 +1,4 @@
--- Where the bytes of a trace go, and why: operations, bytes and the share of its tier's bytes by tier, phase and op.
+-- Operations, bytes and share of the tier's bytes by tier, phase and operation: the sources of a trace's traffic.
 -- Needs: trace.
 SELECT origin, tier, phase, op, count(*) AS operations, sum(length_bytes)::BIGINT AS bytes,
     sum(length_bytes) / sum(sum(length_bytes)) OVER (PARTITION BY origin, tier) AS share_of_tier

@@ -1,4 +1,4 @@
--- What a trace asks of each tier in each second of its clock; seconds without operations have no row.
+-- Operations and bytes that a trace requests from each tier by second of simulated time; idle seconds have no row.
 -- Needs: trace.
 SELECT origin, tier, ts_ns // 1_000_000_000 AS second,
     count(*) FILTER (op = 'read') AS reads_per_s,

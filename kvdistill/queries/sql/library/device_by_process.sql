@@ -1,4 +1,4 @@
--- Whose block requests these are: requests and bytes by process name, device and flags.
+-- Block requests and bytes by process name, device and flags.
 -- Needs: blocks.
 SELECT origin, comm, device, rwbs, count(*) AS requests, sum(bytes)::BIGINT AS bytes,
     count(*) FILTER (error <> 0) AS errors

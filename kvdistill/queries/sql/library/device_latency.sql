@@ -1,4 +1,4 @@
--- Where a block request's time goes: queued in the kernel (Q2D) and in the device (D2C), by device and direction.
+-- Block request latency by device and direction: queued in the kernel (Q2D) and in the device (D2C).
 -- Needs: blocks.
 SELECT origin, device, CASE WHEN contains(rwbs, 'D') THEN 'discard' WHEN contains(rwbs, 'W') THEN 'write'
         WHEN contains(rwbs, 'R') THEN 'read' ELSE 'other' END AS direction,

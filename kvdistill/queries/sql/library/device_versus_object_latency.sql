@@ -1,5 +1,5 @@
--- Object latency beside the device's part of it, second by second and direction: when the gap grows, time goes to the
--- queue or the program, not to the device. Over all tiers on the probed devices, of one run with its probes and warm-up.
+-- Latency of object operations against device latency by second and direction. If the gap grows, the time goes to queueing
+-- or the program, not the device. Covers all tiers on the probed devices of one run with its probes, warm-up included.
 -- Needs: ops, blocks.
 WITH objects_by_second AS (
     SELECT origin, op::VARCHAR AS direction, completed_ns // 1_000_000_000 AS second, count(*) AS operations,

@@ -1,4 +1,4 @@
--- The 20 objects that are read most, and their share of all reads.
+-- The 20 most read objects, and their share of all reads.
 -- Needs: trace, objects.
 SELECT origin, key, kind, count(*) AS reads, sum(length_bytes)::BIGINT AS read_bytes,
     count(*) / (SELECT count(*) FROM trace WHERE op = 'read') AS share_of_reads

@@ -1,4 +1,4 @@
--- How many operations were in flight on average in each second, by tier, a warm-up's too: latencies laid over time.
+-- Mean operations in flight by second and tier, warm-up included.
 -- Needs: ops.
 WITH spread AS (
     SELECT origin, tier, submitted_ns, completed_ns,

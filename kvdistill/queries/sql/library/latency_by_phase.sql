@@ -1,5 +1,5 @@
--- Latency (completed - submitted) by what the operation was for, and the response time (completed - due) of an open loop:
--- whether requests' own loads wait behind background work.
+-- Latency (completed - submitted), and in an open loop response time (completed - due), by phase of the request: shows
+-- whether loads wait behind background work.
 -- Needs: measured.
 SELECT origin, tier, op, phase, count(*) AS operations, avg(completed_ns - submitted_ns) AS mean_ns,
     percentile(completed_ns - submitted_ns, 0.5) AS p50_ns, percentile(completed_ns - submitted_ns, 0.99) AS p99_ns,

@@ -1,5 +1,4 @@
--- What requests of each service class waited for: time to the first token where the trace models the computing, and the
--- time in which storage worked for them.
+-- Time to first token (if the trace models compute) and storage time of requests by service class.
 -- Needs: measured_requests.
 SELECT origin, qos, count(*) AS requests,
     percentile(first_token_ns, 0.5) AS first_token_p50_ns, percentile(first_token_ns, 0.95) AS first_token_p95_ns,

@@ -1,5 +1,5 @@
--- Latency (completed - submitted) by size class (powers of two, lower bound), tier and direction, and the response time
--- (completed - due) of an open loop: whether time goes with size.
+-- Latency (completed - submitted), and in an open loop response time (completed - due), by size class (powers of two, lower
+-- bound), tier and direction.
 -- Needs: measured.
 SELECT origin, tier, op, 1::BIGINT << floor(log2(greatest(bytes, 1)))::INT AS from_bytes,
     count(*) AS operations, avg(completed_ns - submitted_ns) AS mean_ns,

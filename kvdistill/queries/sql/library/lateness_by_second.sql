@@ -1,5 +1,5 @@
--- How late operations were submitted in an open loop, and how long they took from when they were due (response time), by
--- the second in which they were due: where a run fell behind. A warm-up is among them.
+-- Lateness of submissions and response time in an open loop by second of the due time, warm-up included: shows where a run
+-- fell behind.
 -- Needs: ops.
 SELECT origin, tier, scheduled_ns // 1_000_000_000 AS second, count(*) AS operations,
     percentile(submitted_ns - scheduled_ns, 0.5) AS p50_ns, max(submitted_ns - scheduled_ns) AS max_ns,

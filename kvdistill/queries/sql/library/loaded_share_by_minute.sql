@@ -1,6 +1,6 @@
--- Which share was loaded of the KV that was loaded or newly stored (phases load and prefill), objects and bytes, minute
--- by minute of the trace's clock. It is no hit ratio: what was computed and stored in no tier has no row, and what is
--- stored need not have been looked for. `kvtrace info` and `kvdistill report` have the hits that the simulation counted.
+-- Loaded share of the KV that was loaded or newly stored (phases load and prefill), in objects and bytes, by minute of
+-- simulated time. This is not a hit rate: computed KV that no tier stores has no row, and stored KV need not have been looked
+-- up. `kvtrace info` and `kvdistill report` print the hit rates that the simulation counted.
 -- Needs: trace.
 SELECT origin, ts_ns // 60_000_000_000 AS minute,
     count(*) FILTER (phase = 'load') AS loaded_objects,

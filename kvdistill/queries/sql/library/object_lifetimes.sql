@@ -1,4 +1,4 @@
--- How long objects stay in a tier, from their first write there to their delete: what the tier's turnover is.
+-- Lifetimes of objects in a tier, from their first write there to their delete: the tier's turnover.
 -- Needs: trace.
 WITH lives AS (
     SELECT origin, tier, object_id, op, ts_ns,

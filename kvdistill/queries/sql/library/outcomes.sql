@@ -1,4 +1,4 @@
--- How operations ended: what failed, was cut short, corrupt or skipped, by tier and direction; a warm-up's too.
+-- Outcomes of operations by tier and direction: ok, failed, short, corrupt or skipped; warm-up included.
 -- Needs: ops.
 SELECT origin, tier, op, outcome, engine, count(*) AS operations, sum(bytes)::BIGINT AS bytes
 FROM ops

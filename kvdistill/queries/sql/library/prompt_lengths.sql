@@ -1,4 +1,4 @@
--- How long prompts and answers are, in tokens, by kind of user.
+-- Lengths of prompts and answers in tokens, by kind of user.
 -- Needs: requests.
 SELECT origin, kind, count(*) AS requests, avg(input_tokens) AS mean_input_tokens,
     percentile(input_tokens, 0.5) AS p50_input_tokens, percentile(input_tokens, 0.99) AS p99_input_tokens,

@@ -1,5 +1,5 @@
--- Bytes that the device moved for each byte of the objects, by direction: above 1, padding or others' I/O; below 1,
--- the page cache answered. Over all tiers on files or devices, of one run with its probes, its warm-up among them.
+-- Device bytes for each object byte by direction. Above 1: padding or other I/O; below 1: page cache hits. Covers all tiers
+-- on files or devices of one run with its probes, warm-up included.
 -- Needs: ops, blocks.
 WITH moved AS (
     SELECT origin, op::VARCHAR AS direction, sum(bytes) AS object_bytes

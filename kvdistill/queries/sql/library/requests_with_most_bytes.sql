@@ -1,4 +1,4 @@
--- The 20 requests for which a trace moves most bytes, and what they move.
+-- The 20 requests with the most bytes in a trace.
 -- Needs: trace.
 SELECT origin, request_id, min(ts_ns) AS first_ns, count(*) AS operations,
     coalesce(sum(length_bytes) FILTER (op = 'read'), 0)::BIGINT AS read_bytes,

@@ -1,4 +1,4 @@
--- The 20 requests for which storage was busy longest: the time in which any of their operations was in flight.
+-- The 20 requests with the longest storage time: time with any of their operations in flight.
 -- Needs: measured_requests.
 SELECT origin, request_id, storage_ns, operations, read_bytes, written_bytes,
     submitted_ns - scheduled_ns AS lateness_ns, completed_ns - submitted_ns AS span_ns,

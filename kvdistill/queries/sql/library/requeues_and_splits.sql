@@ -1,5 +1,5 @@
--- What the block layer did to requests: merges, splits, requeues (issues that a busy driver returned), errors, and
--- what the probes lost: completions that the kernel did not show are no requeues.
+-- Merges, splits, requeues (issues that a busy driver returned), errors and events lost by the probes. A completion that the
+-- probes missed is not counted as a requeue.
 -- Needs: probes.
 SELECT origin, direction, bios, bios_merged, splits, queued, issued, requeues, requeues / nullif(issued, 0)
         AS requeues_per_issue, completed, errors, ends_not_seen, lost_events, lost_requests

@@ -1,4 +1,4 @@
--- How long after an object's last read or write in a tier it is read there again: what a tier must keep to serve it.
+-- Time from an object's last read or write in a tier to its next read there: how long the tier must keep it.
 -- Needs: trace.
 WITH touched AS (
     SELECT origin, tier, op, ts_ns - lag(ts_ns) OVER (PARTITION BY origin, tier, object_id ORDER BY ts_ns) AS gap_ns

@@ -1,4 +1,4 @@
--- One line a run: what it replayed, how, whether it is whole, and its verdict.
+-- One row a run: trace, configuration, completeness and verdict.
 -- Needs: runs.
 SELECT origin, trace, status, verdict, loop, speed, engine, queue_depth, operations, errors, wall_ns / 1e9 AS wall_s,
     started

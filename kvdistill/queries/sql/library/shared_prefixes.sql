@@ -1,4 +1,4 @@
--- Which share of the prompts' blocks an earlier request already had: the hit ratio of a cache that keeps all.
+-- Share of prompt blocks that an earlier request also had: the hit rate of an infinite cache.
 -- Needs: requests.
 WITH blocks AS (SELECT origin, unnest(block_ids) AS block FROM requests)
 SELECT origin, count(*) AS blocks, count(DISTINCT block) AS distinct_blocks,

@@ -1,4 +1,4 @@
--- How operations of a trace and their bytes spread over size classes (powers of two, lower bound).
+-- Operations and bytes of a trace by size class (powers of two, lower bound).
 -- Needs: trace.
 SELECT origin, tier, op,
     CASE WHEN length_bytes > 0 THEN 1::BIGINT << floor(log2(length_bytes))::INT ELSE 0 END AS from_bytes,

@@ -1,5 +1,5 @@
--- How many bytes each tier takes for every byte of new KV that requests made (phases prefill and decode, in whichever
--- tier they were first written): above 1, tiers copy, demote or rewrite. What a drive writes inside is not in it.
+-- Bytes written to each tier for every byte of new KV (phases prefill and decode, at the first write to any tier). Above 1:
+-- tiers copy, demote or rewrite. Amplification inside a drive is not included.
 -- Needs: trace.
 WITH fresh AS (
     SELECT origin, sum(length_bytes) AS new_bytes

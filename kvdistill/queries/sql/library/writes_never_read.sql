@@ -1,4 +1,4 @@
--- Which share of the bytes written to a tier nothing reads before they are deleted or the trace ends: wear for nothing.
+-- Share of the bytes written to a tier that are never read before their delete or the end of the trace.
 -- Needs: trace.
 WITH lives AS (
     SELECT origin, tier, object_id, op, length_bytes,
