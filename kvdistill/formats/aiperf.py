@@ -27,8 +27,8 @@ from kvdistill.formats.serving_result import (
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import ServingTimes
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_S, counted
 
 _MISFIT = "not a profile export of AIPerf: {}"

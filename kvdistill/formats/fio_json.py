@@ -18,11 +18,11 @@ from kvdistill.formats.formats import Account, Imported, ImportedFacts, ImportOp
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import Distribution, Figures, Summary
 from kvtrace.core.run.run_builder import COMPLETE
 from kvtrace.core.run.run_file import EngineNote
 from kvtrace.core.schema import MOST
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.statistics import QUANTILES, at_rank, nearest_rank
 from kvtrace.core.units import NS_PER_MS, counted
 

@@ -19,7 +19,7 @@ from kvdistill.formats.serving_result import (
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import read_json
-from kvtrace.core.metadata import Count
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_MS
 
 _LMCACHE = "lmcache bench engine"

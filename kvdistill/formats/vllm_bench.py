@@ -13,8 +13,8 @@ from kvdistill.formats.serving_result import imported, one_file, times_from_figu
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json
-from kvtrace.core.metadata import Count
 from kvtrace.core.run.figures import ServingTimes
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_MS
 
 _VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",

@@ -68,7 +68,7 @@ def find_tier_place(meta: Metadata, name: str) -> TierPlace:
                 f"tier {tier!r} of this trace is shared by all nodes: write {tier}, not {name}"
             )
         return TierPlace(index)
-    nodes = int((meta.fleet or {}).get("nodes", 1 << 31))
+    nodes = 1 << 31 if meta.fleet is None else meta.fleet.nodes
     if not separator or int(node) >= nodes:
         raise ConfigError(
             f"tier {tier!r} has {meta.instances(meta.tiers[index])} instances: add a node, such as"

@@ -26,6 +26,7 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     Highlight,
+    ReportColumn,
     Series,
     Sheet,
     Unit,
@@ -307,10 +308,14 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
         }
         for preset, number, score in scores
     ]
-    spec = (
-        "text: stack, side, users = users sustained; number: at = measured at; count: trials; text:"
-        " limit = limited by"
-    )
+    columns = [
+        ReportColumn("stack"),
+        ReportColumn("side"),
+        ReportColumn("users", "users sustained"),
+        ReportColumn("at", "measured at", Unit.NUMBER),
+        ReportColumn("trials", unit=Unit.COUNT),
+        ReportColumn("limit", "limited by"),
+    ]
     users = {
         f"{preset} {number}": (score.users or 0.0, score.lost_users or score.users or 0.0)
         for preset, number, score in scores
@@ -338,7 +343,7 @@ def cards_document(compared: Comparison, cards: Sequence[Card]) -> Document:
                 "Read p99: minimum to maximum of the trials", "response time", Unit.NS, times
             )
         )
-    table = table_of("Users sustained", Sheet.SUMMARY, spec, rows, keys=2, charts=tuple(charts))
+    table = table_of("Users sustained", Sheet.SUMMARY, columns, rows, keys=2, charts=tuple(charts))
     return Document(
         name="Scorecards compared",
         about=(

@@ -19,6 +19,7 @@ from kvtrace.core.document.document import (
     Chapter,
     Document,
     Highlight,
+    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -646,7 +647,18 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
     compared = compare(sides)
     numbers = [f"[{number}]" for number in range(len(compared.names))]
     rows = list(zip(numbers, compared.names, compared.trials, strict=True))
-    tables = [table_of("Inputs", Sheet.SUMMARY, "text: side, name; count: trials", rows)]
+    tables = [
+        table_of(
+            "Inputs",
+            Sheet.SUMMARY,
+            [
+                ReportColumn("side"),
+                ReportColumn("name"),
+                ReportColumn("trials", unit=Unit.COUNT),
+            ],
+            rows,
+        )
+    ]
     differing, one_sided = split_settings(compared.settings)
     if differing:
         tables.append(settings_table("Settings that differ", differing, numbers))
@@ -679,12 +691,15 @@ def comparison_of(sides: Sequence[ReportedTrials]) -> tuple[Comparison, Document
 
 def settings_table(title: str, settings: Settings, numbers: list[str]) -> ReportTable:
     """Return `settings` as a table, a column a side."""
-    spec = f"text: setting, {', '.join(f'side{i} = {n}' for i, n in enumerate(numbers))}"
+    columns = [
+        ReportColumn("setting"),
+        *(ReportColumn(f"side{i}", number) for i, number in enumerate(numbers)),
+    ]
     rows = [
         [name, *(None if v is None else str(v) for v in values)]
         for name, values in settings.items()
     ]
-    return table_of(title, Sheet.PARAMETERS, spec, rows)
+    return table_of(title, Sheet.PARAMETERS, columns, rows)
 
 
 def _one_sided_chapter(settings: Settings, numbers: list[str]) -> Chapter:
@@ -730,12 +745,19 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
     has_intervals = any(
         side.ratio.low is not None for line in compared.lines for side in line.sides[1:]
     )
-    spec = "text: op, figure; number: " + ", ".join(f"side{i} = {n}" for i, n in enumerate(numbers))
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("figure"),
+        *(ReportColumn(f"side{i}", number, Unit.NUMBER) for i, number in enumerate(numbers)),
+    ]
     for i, number in list(enumerate(numbers))[1:]:
-        spec += f"; ratio: ratio{i} = {number}/[0]"
-        spec += (
-            f", low{i} = from, high{i} = to; text: differs{i} = differs" if has_intervals else ""
-        )
+        columns.append(ReportColumn(f"ratio{i}", f"{number}/[0]", Unit.RATIO))
+        if has_intervals:
+            columns += [
+                ReportColumn(f"low{i}", "from", Unit.RATIO),
+                ReportColumn(f"high{i}", "to", Unit.RATIO),
+                ReportColumn(f"differs{i}", "differs"),
+            ]
     text = (
         compared.definition
         if has_intervals
@@ -769,7 +791,7 @@ def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]
         table_of(
             f"Figures: {tier or 'as a whole'}",
             Sheet.PERFORMANCE,
-            spec,
+            columns,
             groups[tier],
             "" if index else note,
             keys=2,
@@ -794,10 +816,16 @@ def _varying_tables(compared: Comparison) -> list[ReportTable]:
     if not lines:
         return []
     max_trials = max(compared.trials)
-    spec = (
-        "text: tier, op, figure, side; number:"
-        f" {', '.join(f'trial{trial} = trial {trial}' for trial in range(1, max_trials + 1))}"
-    )
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("figure"),
+        ReportColumn("side"),
+        *(
+            ReportColumn(f"trial{trial}", f"trial {trial}", Unit.NUMBER)
+            for trial in range(1, max_trials + 1)
+        ),
+    ]
     rows = []
     for line in lines:
         for name, side in zip(compared.names, line.sides, strict=True):
@@ -805,4 +833,4 @@ def _varying_tables(compared: Comparison) -> list[ReportTable]:
             rows.append(
                 [line.tier, line.op, line.name, name, *values, *[None] * (max_trials - len(values))]
             )
-    return [table_of("Each trial", Sheet.PERFORMANCE, spec, rows, keys=4)]
+    return [table_of("Each trial", Sheet.PERFORMANCE, columns, rows, keys=4)]

@@ -21,7 +21,6 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
     parameters,
     show,
     table_of,
@@ -87,8 +86,12 @@ def written_document(
             for mode, log in written.logs.items()
         }
         rows = [[mode, space, logs.get(mode)] for mode, space in written.space_bytes.items()]
-        spec = "text: job; bytes: space_bytes = space needed; text: log"
-        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
+        columns = [
+            ReportColumn("job"),
+            ReportColumn("space_bytes", "space needed", Unit.BYTES),
+            ReportColumn("log"),
+        ]
+        chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
             lines_of_answer = [*_closeness_lines(written.closeness), *lines_of_answer]
@@ -114,9 +117,12 @@ def written_document(
             "DELETEs": log.deletes,
             "populated before the start": log.populated,
         }
-        spec = "text: operation =; count: operations"
+        columns = [
+            ReportColumn("operation", ""),
+            ReportColumn("operations", unit=Unit.COUNT),
+        ]
         rows = [[name, count] for name, count in counts.items()]
-        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns_of(spec), rows)]))
+        chapters.append(Chapter("Op log", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", lines_of_answer[0], chapters, subject=lines_of_answer[1:])
@@ -146,18 +152,28 @@ def _replay_chapter(compared: StoreCloseness) -> Chapter:
             notes.append(
                 f"{op}: sizes of job and replay differ by {value:.1%} (total variation distance)"
             )
-    table = table_of("", Sheet.SUMMARY, "text: figure =; number: job, replay", rows)
+    table = table_of(
+        "",
+        Sheet.SUMMARY,
+        [
+            ReportColumn("figure", ""),
+            ReportColumn("job", unit=Unit.NUMBER),
+            ReportColumn("replay", unit=Unit.NUMBER),
+        ],
+        rows,
+    )
     return Chapter("Job compared with the replay", [table], notes)
 
 
 def profile_chapter(profile: Profile) -> Chapter:
     """Return the chapter of a profile's main figures."""
-    columns = columns_of("""
-        text: op =
-        count: operations
-        bytes: object_bytes = object bytes, io_bytes = I/O bytes
-        count: sizes = distinct sizes
-    """)
+    columns = [
+        ReportColumn("op", ""),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("object_bytes", "object bytes", Unit.BYTES),
+        ReportColumn("io_bytes", "I/O bytes", Unit.BYTES),
+        ReportColumn("sizes", "distinct sizes", Unit.COUNT),
+    ]
     rows: list[list[object]] = [
         [name, direction.ops, direction.object_bytes, direction.io_bytes, len(direction.sizes)]
         for name, direction in (("reads", profile.read), ("writes", profile.write))
@@ -233,7 +249,13 @@ def closeness_chapter(closeness: Closeness) -> Chapter:
                 [pair.fio.name, verdict.name, verdict.target, _measured(verdict), mark]
             )
     note = "Percentages are differences from the source; negative means less than the source."
-    spec = "text: job, target = figure, wanted = target, reached = measured, verdict"
+    spec = [
+        ReportColumn("job"),
+        ReportColumn("target", "figure"),
+        ReportColumn("wanted", "target"),
+        ReportColumn("reached", "measured"),
+        ReportColumn("verdict"),
+    ]
     targets = table_of("Closeness targets", Sheet.PERFORMANCE, spec, verdict_rows, note, keys=2)
     return Chapter("Closeness of the jobs", [figures_table, targets], notes)
 

@@ -34,7 +34,13 @@ from kvtrace.core.document.chapters import (
     sweep_document,
     unit_of,
 )
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    table_of,
+)
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import find_json, write_text
@@ -422,9 +428,25 @@ def mlperf_document(mark: MlperfMark, name: str) -> Document:
     """Return the document of an MLPerf option: its answer, and the claims that it does not support."""
     tables = [
         table_of(
-            "", Sheet.SUMMARY, "text: what = claim, why = reason", list(mark.not_claimed.items())
+            "",
+            Sheet.SUMMARY,
+            [
+                ReportColumn("what", "claim"),
+                ReportColumn("why", "reason"),
+            ],
+            list(mark.not_claimed.items()),
         ),
-        table_of("Rules", Sheet.SUMMARY, "text: rule, reference, kept, detail", mark.rules),
+        table_of(
+            "Rules",
+            Sheet.SUMMARY,
+            [
+                ReportColumn("rule"),
+                ReportColumn("reference"),
+                ReportColumn("kept"),
+                ReportColumn("detail"),
+            ],
+            mark.rules,
+        ),
     ]
     claim = (
         f"bandwidth and object latency of a replay of {mark.option} on this storage, in the trials"

@@ -32,6 +32,7 @@ from kvtrace.core.document.document import (
     Chart,
     ChartShape,
     Document,
+    ReportColumn,
     Sheet,
     Unit,
     parameters,
@@ -205,34 +206,52 @@ _LAYER_NAMES = {
 # Long, because it lists all tables.
 def probe_chapter(report: ProbeReport) -> Chapter:
     """Return the block-layer chapter of a run, or of a probe result without one."""
-    spec = """
-        text: op
-        count: issued, completed, errors
-        bytes: issued_bytes = bytes issued, completed_bytes = bytes completed
-        count: requeues
-    """
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("issued", unit=Unit.COUNT),
+        ReportColumn("completed", unit=Unit.COUNT),
+        ReportColumn("errors", unit=Unit.COUNT),
+        ReportColumn("issued_bytes", "bytes issued", Unit.BYTES),
+        ReportColumn("completed_bytes", "bytes completed", Unit.BYTES),
+        ReportColumn("requeues", unit=Unit.COUNT),
+    ]
     note = (
         "A request is the block layer's unit of I/O to a disk. Requeues: issues that a busy driver"
         " returned."
     )
-    tables = [table_of("Block requests", Sheet.DEVICE, spec, report.directions, note)]
-    spec = """
-        text: op
-        count: bios = bios, bios_merged = bios merged, splits, requests_merged = requests merged,
-            lost_events = events lost, lost_requests = requests lost, ends_not_seen = ends not seen
-    """
+    tables = [table_of("Block requests", Sheet.DEVICE, columns, report.directions, note)]
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("bios", unit=Unit.COUNT),
+        ReportColumn("bios_merged", "bios merged", Unit.COUNT),
+        ReportColumn("splits", unit=Unit.COUNT),
+        ReportColumn("requests_merged", "requests merged", Unit.COUNT),
+        ReportColumn("lost_events", "events lost", Unit.COUNT),
+        ReportColumn("lost_requests", "requests lost", Unit.COUNT),
+        ReportColumn("ends_not_seen", "ends not seen", Unit.COUNT),
+    ]
     note = (
         "Bios are the I/Os of filesystem or program. Splits: bios longer than the disk's limit. Lost:"
         " not followed to completion."
     )
     tables.append(
-        table_of("Merges, splits and losses", Sheet.DEVICE, spec, report.directions, note)
+        table_of("Merges, splits and losses", Sheet.DEVICE, columns, report.directions, note)
     )
     rows = [dict(row, layer=_LAYER_NAMES[row["layer"]]) for row in report.layers]
-    spec = f"text: layer, op; count: count; ns: {TIME_COLUMNS}, longest_below_ns = max below"
+    columns = [
+        ReportColumn("layer"),
+        ReportColumn("op"),
+        ReportColumn("count", unit=Unit.COUNT),
+        *TIME_COLUMNS,
+        ReportColumn("longest_below_ns", "max below", Unit.NS),
+    ]
     note = "Percentiles by nearest rank, within 0.8 %; - if too few requests."
-    tables.append(table_of("Time in each layer", Sheet.DEVICE, spec, rows, note, keys=2))
-    spec = "text: op; ns: low_ns = from; count: count"
+    tables.append(table_of("Time in each layer", Sheet.DEVICE, columns, rows, note, keys=2))
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("low_ns", "from", Unit.NS),
+        ReportColumn("count", unit=Unit.COUNT),
+    ]
     note = "Each row counts times from its value up to, but not including, twice that."
     for layer, rows in by([row for row in report.latency_bins if row["count"]], "layer"):
         title = (
@@ -243,9 +262,13 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         chart = Chart(
             title, ChartShape.BARS, Unit.NS, Unit.COUNT, lines_by(rows, "low_ns", "count")
         )
-        tables.append(histogram(title, chart, spec, rows, note))
+        tables.append(histogram(title, chart, columns, rows, note))
     if report.sizes:
-        spec = "text: op; io_bytes: bytes = size; count: count = requests"
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("bytes", "size", Unit.IO_BYTES),
+            ReportColumn("count", "requests", Unit.COUNT),
+        ]
         bins = Counter[tuple[str, int]]()
         for row in report.sizes:
             bins[row["op"], 1 << max(row["bytes"].bit_length() - 1, 0)] += row["count"]
@@ -256,26 +279,38 @@ def probe_chapter(report: ProbeReport) -> Chapter:
         )
         chart = Chart("Sizes of block requests", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, series)
         note = "The chart groups sizes by powers of two; the table lists each size."
-        tables.append(histogram(chart.title, chart, spec, report.sizes, note))
+        tables.append(histogram(chart.title, chart, columns, report.sizes, note))
     if report.in_flight:
-        spec = "text: op; count: in_flight = in flight, count = requests"
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("in_flight", "in flight", Unit.COUNT),
+            ReportColumn("count", "requests", Unit.COUNT),
+        ]
         series = lines_by(report.in_flight, "in_flight", "count")
         chart = Chart("In flight at dispatch", ChartShape.LOLLIPOPS, Unit.COUNT, Unit.COUNT, series)
         note = "Requests in flight on the disk when a request was issued, including itself."
-        tables.append(histogram(chart.title, chart, spec, report.in_flight, note))
+        tables.append(histogram(chart.title, chart, columns, report.in_flight, note))
     if report.calls:
-        spec = """
-            text: kind, call
-            count: count = calls, errors
-            bytes: bytes
-            count: direct = O_DIRECT, without_io = without I/O
-            bytes: without_io_bytes = bytes without I/O
-        """
+        columns = [
+            ReportColumn("kind"),
+            ReportColumn("call"),
+            ReportColumn("count", "calls", Unit.COUNT),
+            ReportColumn("errors", unit=Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+            ReportColumn("direct", "O_DIRECT", Unit.COUNT),
+            ReportColumn("without_io", "without I/O", Unit.COUNT),
+            ReportColumn("without_io_bytes", "bytes without I/O", Unit.BYTES),
+        ]
         note = (
             "Without I/O: calls that queued no I/O themselves, because the page cache served them."
         )
-        tables.append(table_of("System calls", Sheet.DEVICE, spec, report.calls, note, keys=2))
-    spec = "ns: start_ns = from; bytes: low_bytes = disk from; count: requests; bytes: bytes"
+        tables.append(table_of("System calls", Sheet.DEVICE, columns, report.calls, note, keys=2))
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("low_bytes", "disk from", Unit.BYTES),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
     end = float(max((row["start_ns"] for row in report.heat), default=0) + (report.bucket_ns or 0))
     span = f"{format_duration(report.bucket_ns)} and {format_bytes(report.zone_bytes)} of the disk"
     steps = (float(report.bucket_ns or 0), float(report.zone_bytes or 0))
@@ -284,7 +319,7 @@ def probe_chapter(report: ProbeReport) -> Chapter:
             f"Offsets of {op}s on {device}", ChartShape.GRID, Unit.NS, Unit.BYTES, [], *steps, end
         )
         tables.append(
-            heat_table(f"Disk over time: {device} {op}", chart, op, rows, spec, "requests", span)
+            heat_table(f"Disk over time: {device} {op}", chart, op, rows, columns, "requests", span)
         )
     return Chapter("Block layer", tables)
 
@@ -506,7 +541,12 @@ _PARTS = {part: words.partition(" (")[0] for part, words in _WHERE.items()}
 def layer_chapter(layers_: Layers) -> Chapter:
     """Return the chapter of operations and the layers beneath them."""
     rows = [row | {"layer": _SHOWN_LAYERS[row["layer"]]} for row in layers_.times]
-    spec = f"text: op, layer; count: count; ns: {TIME_COLUMNS}"
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("layer"),
+        ReportColumn("count", unit=Unit.COUNT),
+        *TIME_COLUMNS,
+    ]
     note = (
         "An operation takes one or more calls, a call one or more requests, so rows do not add up."
         " Warm-up included."
@@ -515,20 +555,23 @@ def layer_chapter(layers_: Layers) -> Chapter:
         table_of(
             "Findings",
             Sheet.DEVICE,
-            "text: finding",
+            [
+                ReportColumn("finding"),
+            ],
             [{"finding": line} for line in layers_.findings],
         ),
-        table_of("Operations and the layers beneath", Sheet.DEVICE, spec, rows, note, keys=2),
+        table_of("Operations and the layers beneath", Sheet.DEVICE, columns, rows, note, keys=2),
     ]
     if layers_.inside:
-        parts = "; ".join(
-            f"ns: {name}_ns = {heading}; share: {name}_share = share"
-            for name, heading in _PARTS.items()
-        )
-        spec = (
-            f"text: op; count: operations; ns: latency_ns = mean time; {parts}; number:"
-            " in_flight_mean = in flight"
-        )
+        columns = [
+            ReportColumn("op"),
+            ReportColumn("operations", unit=Unit.COUNT),
+            ReportColumn("latency_ns", "mean time", Unit.NS),
+        ]
+        for name, heading in _PARTS.items():
+            columns.append(ReportColumn(f"{name}_ns", heading, Unit.NS))
+            columns.append(ReportColumn(f"{name}_share", "share", Unit.SHARE))
+        columns.append(ReportColumn("in_flight_mean", "in flight", Unit.NUMBER))
         note = (
             "The mean time of an operation, cut by what the block layer held meanwhile: any request"
             " of its direction at the device; none there, but some queued; or none at all. In an"
@@ -536,18 +579,23 @@ def layer_chapter(layers_: Layers) -> Chapter:
             " is a part of its own. Exact with one operation in flight; with more, requests of the"
             " others count, too. Warm-up included."
         )
-        tables.insert(1, table_of("Latency breakdown", Sheet.DEVICE, spec, layers_.inside, note))
-    spec = """
-        text: op
-        count: operations
-        bytes: object_bytes = of objects, io_bytes = with padding, call_bytes = by calls, device_bytes = at the device
-        number: amplification
-        count: requests
-        number: requests_per_operation = requests each
-    """
+        tables.insert(1, table_of("Latency breakdown", Sheet.DEVICE, columns, layers_.inside, note))
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("object_bytes", "of objects", Unit.BYTES),
+        ReportColumn("io_bytes", "with padding", Unit.BYTES),
+        ReportColumn("call_bytes", "by calls", Unit.BYTES),
+        ReportColumn("device_bytes", "at the device", Unit.BYTES),
+        ReportColumn("amplification", unit=Unit.NUMBER),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("requests_per_operation", "requests each", Unit.NUMBER),
+    ]
     note = (
         "Amplification: bytes at the device for each byte of the objects, metadata and readahead"
         " included."
     )
-    tables.append(table_of("Read and write amplification", Sheet.DEVICE, spec, layers_.moved, note))
+    tables.append(
+        table_of("Read and write amplification", Sheet.DEVICE, columns, layers_.moved, note)
+    )
     return Chapter("Where the time went", tables)

@@ -168,14 +168,21 @@ class RunReport(Report, frozen=True, kw_only=True):
             [_times_table("Lateness", self.lateness), *lateness] if self.lateness else []
         )
         ranks = None if run is None or not isinstance(run.ranks, RanksNote) else run.ranks
-        spec = """
-            text: tier, op, engine
-            count: rows, operations = completed, errors, corrupt = of them corrupt, skipped
-            bytes: bytes, io_bytes = with padding
-            ns: span_ns = in
-            per_s: operations_per_s = ops/s
-            bytes_per_s: bandwidth_bytes_per_s = bandwidth
-        """
+        spec = [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            ReportColumn("engine"),
+            ReportColumn("rows", unit=Unit.COUNT),
+            ReportColumn("operations", "completed", Unit.COUNT),
+            ReportColumn("errors", unit=Unit.COUNT),
+            ReportColumn("corrupt", "of them corrupt", Unit.COUNT),
+            ReportColumn("skipped", unit=Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+            ReportColumn("io_bytes", "with padding", Unit.BYTES),
+            ReportColumn("span_ns", "in", Unit.NS),
+            ReportColumn("operations_per_s", "ops/s", Unit.PER_S),
+            ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
+        ]
         note = (
             "Rates: completed operations over the time from their first submission to their last"
             " completion."
@@ -191,7 +198,11 @@ class RunReport(Report, frozen=True, kw_only=True):
                 for name, facts_of_name in run.device_io.items()
             ]
         )
-        spec = "text: tier; bytes: read_bytes = read, written_bytes = written"
+        spec = [
+            ReportColumn("tier"),
+            ReportColumn("read_bytes", "read", Unit.BYTES),
+            ReportColumn("written_bytes", "written", Unit.BYTES),
+        ]
         note = "I/O of the device during the run, by all programs."
         device = table_of("Device", Sheet.DEVICE, spec, device_rows, note)
         columns = [
@@ -623,22 +634,30 @@ def _hits(run: RunFile | None) -> list[ReportTable]:
     if total is not None:
         hits = sum(row["hits"] or 0 for row in rows)
         rows.append({"name": "in total", "capacity_bytes": None, "hits": hits, "hit_ratio": total})
-    spec = (
-        "text: name = tier; bytes: capacity_bytes = capacity; count: hits; share: hit_ratio = hit"
-        " rate"
-    )
+    columns = [
+        ReportColumn("name", "tier"),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("hits", unit=Unit.COUNT),
+        ReportColumn("hit_ratio", "hit rate", Unit.SHARE),
+    ]
     note = "Of all lookups in the simulation of the whole trace, not of this run."
-    return [table_of("Hits by tier", Sheet.SUMMARY, spec, rows, note)]
+    return [table_of("Hits by tier", Sheet.SUMMARY, columns, rows, note)]
 
 
 def _times_table(title: str, rows: list[Row]) -> ReportTable:
-    spec = f"text: tier, op; count: count = operations; ns: {TIME_COLUMNS}, max_ns = max"
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("count", "operations", Unit.COUNT),
+        *TIME_COLUMNS,
+        ReportColumn("max_ns", "max", Unit.NS),
+    ]
     note = {
         "Latency": ("Service time: submission to completion, over all completed operations."),
         "Response time": ("Due time to completion, which includes waiting for submission."),
         "Lateness": "Due time to submission; a closed loop has none.",
     }[title]
-    return table_of(title, Sheet.PERFORMANCE, spec, rows, note, keys=2)
+    return table_of(title, Sheet.PERFORMANCE, columns, rows, note, keys=2)
 
 
 def _distributions_of(report: RunReport, measure: str) -> list[ReportTable]:
@@ -699,20 +718,31 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
             name.replace("_", " "): Cell(getattr(serving, name), unit_of(name))
             for name in SERVING_FIGURES
         }
-        spec = (
-            "text: measure; count: count; ns: mean_ns = mean, p50_ns = p50, p90_ns = p90, p95_ns ="
-            " p95, "
-        )
-        spec += "p99_ns = p99, p99_9_ns = p99.9, max_ns = max"
+        columns = [
+            ReportColumn("measure"),
+            ReportColumn("count", unit=Unit.COUNT),
+            ReportColumn("mean_ns", "mean", Unit.NS),
+            ReportColumn("p50_ns", "p50", Unit.NS),
+            ReportColumn("p90_ns", "p90", Unit.NS),
+            ReportColumn("p95_ns", "p95", Unit.NS),
+            ReportColumn("p99_ns", "p99", Unit.NS),
+            ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+            ReportColumn("max_ns", "max", Unit.NS),
+        ]
         rows = _time_rows(
             {ttft_note: getattr(serving, name) for name, ttft_note in SERVING_TIMES.items()}
         )
         note = f"As measured by {serving.benchmark}, at the engine's API."
-        times = table_of("Times of requests", Sheet.QOS, spec, rows, note)
+        times = table_of("Times of requests", Sheet.QOS, columns, rows, note)
         return [parameters("Requests", Sheet.QOS, figures), times]
     tables = []
     if requests is not None:
-        spec = f"text: measure; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+        columns = [
+            ReportColumn("measure"),
+            ReportColumn("count", "requests", Unit.COUNT),
+            *TIME_COLUMNS,
+            ReportColumn("max_ns", "max", Unit.NS),
+        ]
         ttft, ttft_name = requests.first_token, "TTFT, modelled"
         rows = _time_rows(
             {"storage time": requests.storage, "response time": requests.response, ttft_name: ttft}
@@ -726,7 +756,7 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
             "Storage time: time with at least one operation of the request in flight. Response time"
             " (open loop): time with at least one operation due and not completed."
         )
-        tables = [table_of("Requests", Sheet.QOS, spec, rows, f"{note} TTFT: {ttft_note}.")]
+        tables = [table_of("Requests", Sheet.QOS, columns, rows, f"{note} TTFT: {ttft_note}.")]
     tables += _classes(requests, mlperf)
     if mlperf is None or not mlperf.criteria:
         no_criteria = {"criteria": "not measured in this run"}
@@ -743,8 +773,14 @@ def request_tables(run: RunFile | None) -> list[ReportTable]:
         "Criteria of the benchmark program, not rules for a submission. Latencies must be below"
         " their thresholds, other figures above."
     )
-    spec = "text: name = criterion, verdict, measured, threshold, definition"
-    return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, spec, rows, note)]
+    columns = [
+        ReportColumn("name", "criterion"),
+        ReportColumn("verdict"),
+        ReportColumn("measured"),
+        ReportColumn("threshold"),
+        ReportColumn("definition"),
+    ]
+    return [*tables, table_of("Criteria of MLPerf", Sheet.QOS, columns, rows, note)]
 
 
 def _time_rows(times: dict[str, Distribution | ServingTimes | None]) -> list[Row]:
@@ -762,21 +798,24 @@ def _classes(request_figures: RequestFigures | None, mlperf: Mlperf | None) -> l
         ) or "the run has no service classes of requests"
         return [parameters("Classes of service", Sheet.QOS, {"QoS": f"not measured: {reason}"})]
     note = mlperf.qos_definition.strip() if mlperf else ""
-    spec = """
-        text: qos = class
-        count: count = requests
-        share: share_within_p95_target = within p95 target
-        text: verdict
-    """
+    columns = [
+        ReportColumn("qos", "class"),
+        ReportColumn("count", "requests", Unit.COUNT),
+        ReportColumn("share_within_p95_target", "within p95 target", Unit.SHARE),
+        ReportColumn("verdict"),
+    ]
     classes = [
         asdict(of_class) | {"count": of_class.storage.count} for of_class in request_figures.classes
     ]
     text = f"{note[:1].upper()}{note[1:]}." if note else ""
-    class_table = table_of("Classes of service", Sheet.QOS, spec, classes, text)
-    spec = (
-        "text: qos = class, percentile; ns: reached_ns = measured, target_ns = target; text:"
-        " verdict"
-    )
+    class_table = table_of("Classes of service", Sheet.QOS, columns, classes, text)
+    columns = [
+        ReportColumn("qos", "class"),
+        ReportColumn("percentile"),
+        ReportColumn("reached_ns", "measured", Unit.NS),
+        ReportColumn("target_ns", "target", Unit.NS),
+        ReportColumn("verdict"),
+    ]
     rows = []
     for of_class in request_figures.classes:
         times = of_class.storage if of_class.response is None else of_class.response
@@ -788,5 +827,5 @@ def _classes(request_figures: RequestFigures | None, mlperf: Mlperf | None) -> l
     measure_note = "Measured: the response time in an open loop, else the storage time."
     return [
         class_table,
-        table_of("Latency targets of the classes", Sheet.QOS, spec, rows, measure_note, keys=2),
+        table_of("Latency targets of the classes", Sheet.QOS, columns, rows, measure_note, keys=2),
     ]

@@ -22,7 +22,6 @@ from kvtrace.core.document.document import (
     Series,
     Sheet,
     Unit,
-    columns_of,
     table_of,
 )
 from kvtrace.core.files import at
@@ -329,13 +328,24 @@ def unit_of(name: str, default: Unit = Unit.COUNT) -> Unit:
 
 def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
     """Return the summary of operation sizes, and a histogram by tier."""
-    spec = """
-        text: tier, op
-        count: ops = operations, distinct
-        bytes: min_bytes = min, p50_bytes = p50, p99_bytes = p99, max_bytes = max, mean_bytes = mean
-    """
-    tables = [table_of("Sizes of operations", Sheet.SUMMARY, spec, sizes, keys=2)]
-    spec = "text: op; bytes: low_bytes = from; count: ops = operations; bytes: bytes"
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("distinct", unit=Unit.COUNT),
+        ReportColumn("min_bytes", "min", Unit.BYTES),
+        ReportColumn("p50_bytes", "p50", Unit.BYTES),
+        ReportColumn("p99_bytes", "p99", Unit.BYTES),
+        ReportColumn("max_bytes", "max", Unit.BYTES),
+        ReportColumn("mean_bytes", "mean", Unit.BYTES),
+    ]
+    tables = [table_of("Sizes of operations", Sheet.SUMMARY, columns, sizes, keys=2)]
+    columns = [
+        ReportColumn("op"),
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("ops", "operations", Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
     note = "Each row counts sizes from its value up to, but not including, twice that."
     for tier, rows in by(size_bins, "tier"):
         charted_rows = [row for row in rows if row["op"] != "delete"] or rows
@@ -346,26 +356,34 @@ def size_tables(sizes: list[Row], size_bins: list[Row]) -> list[ReportTable]:
             Unit.COUNT,
             lines_by(charted_rows, "low_bytes", "ops"),
         )
-        tables.append(histogram(f"Size distribution: {tier}", chart, spec, rows, note))
+        tables.append(histogram(f"Size distribution: {tier}", chart, columns, rows, note))
     return tables
 
 
 def histogram(
-    title: str, chart: Chart, spec: str, rows: list[Row], note: str, keys: int = 2
+    title: str,
+    chart: Chart,
+    columns: Sequence[ReportColumn],
+    rows: list[Row],
+    note: str,
+    keys: int = 2,
 ) -> ReportTable:
     """Return the table of a histogram with its chart."""
-    return table_of(title, Sheet.HISTOGRAMS, spec, rows, note, keys=keys, charts=(chart,))
+    return table_of(title, Sheet.HISTOGRAMS, columns, rows, note, keys=keys, charts=(chart,))
 
 
 def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[ReportTable]:
     """Return bandwidth and IOPS over time, one table a tier; none without a time span."""
     if bucket_ns is None:
         return []
-    spec = """
-        ns: start_ns = from
-        per_s: reads_per_s = reads/s, writes_per_s = writes/s, deletes_per_s = deletes/s
-        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
-    """
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("reads_per_s", "reads/s", Unit.PER_S),
+        ReportColumn("writes_per_s", "writes/s", Unit.PER_S),
+        ReportColumn("deletes_per_s", "deletes/s", Unit.PER_S),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+    ]
     seconds = bucket_ns / NS_PER_S
     count_columns = ("reads", "writes", "deletes", "read_bytes", "written_bytes")
     counts = {"read": "reads_per_s", "write": "writes_per_s", "delete": "deletes_per_s"}
@@ -384,7 +402,9 @@ def rate_tables(over_time: list[Row], bucket_ns: int | None, note: str) -> list[
             steps_chart(f"Operations a second on {tier}", Unit.PER_S, rows, counts, bucket_ns),
         )
         tables.append(
-            table_of(f"Over time: {tier}", Sheet.HISTOGRAMS, spec, rows, note_text, charts=charts)
+            table_of(
+                f"Over time: {tier}", Sheet.HISTOGRAMS, columns, rows, note_text, charts=charts
+            )
         )
     return tables
 
@@ -429,18 +449,25 @@ def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
     """Return reuse distances: a summary, and a histogram a tier."""
     if not reuse:
         return []
-    spec = """
-        text: tier
-        count: reads = reads measured, first_reads = first accesses
-        bytes: p50_bytes = p50, p95_bytes = p95, max_bytes = max
-        text: is_whole = all of the trace
-    """
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("reads", "reads measured", Unit.COUNT),
+        ReportColumn("first_reads", "first accesses", Unit.COUNT),
+        ReportColumn("p50_bytes", "p50", Unit.BYTES),
+        ReportColumn("p95_bytes", "p95", Unit.BYTES),
+        ReportColumn("max_bytes", "max", Unit.BYTES),
+        ReportColumn("is_whole", "all of the trace"),
+    ]
     note = (
         "Distinct bytes of other objects accessed in the tier between two accesses to an object: the"
         " capacity that an LRU cache needs for a hit."
     )
-    tables = [table_of("Reuse distance", Sheet.SUMMARY, spec, reuse, note)]
-    spec = "bytes: low_bytes = from; count: reads; share: share_below = share up to twice that"
+    tables = [table_of("Reuse distance", Sheet.SUMMARY, columns, reuse, note)]
+    columns = [
+        ReportColumn("low_bytes", "from", Unit.BYTES),
+        ReportColumn("reads", unit=Unit.COUNT),
+        ReportColumn("share_below", "share up to twice that", Unit.SHARE),
+    ]
     note = (
         "Each row counts reads with a distance from its value up to, but not including, twice that."
     )
@@ -453,22 +480,24 @@ def reuse_tables(reuse: list[Row]) -> list[ReportTable]:
         ]
         title, lines = f"Reuse distance on {row['tier']}", lines_by(rows, "low_bytes", "reads")
         chart = Chart(title, ChartShape.BARS, Unit.BYTES, Unit.COUNT, lines)
-        tables.append(histogram(f"Reuse distances: {row['tier']}", chart, spec, rows, note, keys=1))
+        tables.append(
+            histogram(f"Reuse distances: {row['tier']}", chart, columns, rows, note, keys=1)
+        )
     return tables
 
 
 def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportTable:
     """Return DWPD and drive life; a tier of a trace that is named as memory has no drive."""
-    spec = """
-        text: tier
-        bytes: written_bytes = written
-        ns: span_ns = in
-        bytes_per_day: written_bytes_per_day = per day
-        bytes: capacity_bytes = capacity
-        number: drive_writes_per_day = DWPD
-        bytes: endurance_bytes = endurance
-        years: years_of_life = endurance exhausted in
-    """
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("written_bytes", "written", Unit.BYTES),
+        ReportColumn("span_ns", "in", Unit.NS),
+        ReportColumn("written_bytes_per_day", "per day", Unit.BYTES_PER_DAY),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("drive_writes_per_day", "DWPD", Unit.NUMBER),
+        ReportColumn("endurance_bytes", "endurance", Unit.BYTES),
+        ReportColumn("years_of_life", "endurance exhausted in", Unit.YEARS),
+    ]
     notes = [f"Extrapolated from the mean rate, around the clock. {note}"]
     spans = [row["span_ns"] for row in rows if row["span_ns"]]
     if spans and max(spans) < SECONDS_PER_DAY * NS_PER_S:
@@ -495,7 +524,7 @@ def wear_table(rows: list[Row], note: str, *, is_trace: bool = False) -> ReportT
         }
         for row in rows
     ]
-    return table_of("Wear", Sheet.SUMMARY, spec, shown_rows, " ".join(notes))
+    return table_of("Wear", Sheet.SUMMARY, columns, shown_rows, " ".join(notes))
 
 
 def quantiles(
@@ -529,7 +558,11 @@ def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[Re
         float(bucket_ns or 0),
     )
     y_title = measure.lower()
-    spec = f"ns: start_ns = from, low_ns = {y_title} from; count: operations"
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("low_ns", f"{y_title} from", Unit.NS),
+        ReportColumn("operations", unit=Unit.COUNT),
+    ]
     span = f"{format_duration(bucket_ns)} and times up to twice its first"
     for (tier, op), rows in by_two(heat, "tier", "op"):
         title = f"{measure} of {op}s on {tier} over time"
@@ -537,7 +570,7 @@ def heat_tables(heat: list[Row], bucket_ns: int | None, measure: str) -> list[Re
             title, ChartShape.CELLS, Unit.NS, Unit.NS, [], step, x_end=end, y_title=y_title
         )
         tables.append(
-            heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, spec, "", span)
+            heat_table(f"{measure} over time: {tier} {op}", chart, op, rows, columns, "", span)
         )
     return tables
 
@@ -547,12 +580,12 @@ def heat_table(
     chart: Chart,
     op: str,
     rows: list[Row],
-    spec: str,
+    columns: Sequence[ReportColumn],
     counted: str,
     span: str,
 ) -> ReportTable:
-    """Return the table of a heatmap's cells with its chart; `spec` has columns x, y and a count."""
-    x, y, count = (column.name for column in columns_of(spec)[:3])
+    """Return the table of a heatmap's cells with its chart; the first `columns` are x, y and a count."""
+    x, y, count = (column.name for column in columns[:3])
     max_count = max(row[count] for row in rows)
     cells = Series(
         op,
@@ -565,7 +598,13 @@ def heat_table(
         f" {span}."
     )
     return table_of(
-        title, Sheet.HISTOGRAMS, spec, rows, note, keys=2, charts=(replace(chart, series=[cells]),)
+        title,
+        Sheet.HISTOGRAMS,
+        columns,
+        rows,
+        note,
+        keys=2,
+        charts=(replace(chart, series=[cells]),),
     )
 
 
@@ -675,9 +714,11 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
         default=0.0,
     )
     end = max(row["start_ns"] + step for *_, step, rows in measured for row in rows)
-    spec = (
-        "ns: start_ns = from; bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written"
-    )
+    columns = [
+        ReportColumn("start_ns", "from", Unit.NS),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+    ]
     tables = []
     for number, side, step, rows in measured:
         rates = [
@@ -689,5 +730,5 @@ def _rates_compared(sides: Sequence[ReportedTrials], drive: str) -> list[ReportT
         axes: ChartAxes = {"x_end": float(end), "y_end": max_rate * _AIR}
         chart = steps_chart(title, Unit.BYTES_PER_S, rates, BANDWIDTHS, step, **axes)
         note = f"Means over windows of {format_duration(step)}, first trial."
-        tables.append(histogram(title, chart, spec, rates, note, keys=1))
+        tables.append(histogram(title, chart, columns, rates, note, keys=1))
     return tables

@@ -12,7 +12,6 @@ from kvdistill.profile.locality import live_bytes, tier_reuse
 from kvdistill.queries.database import Row, opened, query
 from kvdistill.reports.tables import (
     BANDWIDTHS,
-    JsonObject,
     Key,
     Report,
     Subject,
@@ -43,6 +42,7 @@ from kvtrace.core.document.document import (
     Chapter,
     Document,
     Highlight,
+    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -52,6 +52,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.schema import TRACE
+from kvtrace.core.simulation_stats import FleetStats, IncidentStats
 from kvtrace.core.statistics import Endurance
 from kvtrace.core.units import counted
 
@@ -79,9 +80,9 @@ class TraceReport(Report, frozen=True, kw_only=True):
     """DWPD by tier, without data populated before the start."""
     first_token: dict[str, int | None] | None = None
     """Modelled TTFT by percentile; null if the trace models no compute."""
-    fleet: JsonObject | None = None
+    fleet: FleetStats | None = None
     """Counters of a simulated fleet; null for a single node."""
-    events: JsonObject | None = None
+    events: IncidentStats | None = None
     """Counters around events of the fleet; null without events."""
 
     def document(self) -> Document:
@@ -105,8 +106,15 @@ class TraceReport(Report, frozen=True, kw_only=True):
             f"Trace, {origin_text}: {operations_text} for"
             f" {requests_text}{f'; {fleet_headline(self.fleet)}' if self.fleet else ''}"
         )
-        spec = "text: tier, op, phase; count: ops = operations; bytes: bytes; count: objects"
-        operations = table_of("Operations", Sheet.PERFORMANCE, spec, self.operations, keys=3)
+        columns = [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            ReportColumn("phase"),
+            ReportColumn("ops", "operations", Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+            ReportColumn("objects", unit=Unit.COUNT),
+        ]
+        operations = table_of("Operations", Sheet.PERFORMANCE, columns, self.operations, keys=3)
         events, wear_note = [], "Excludes write amplification inside the drive."
         written_bytes = sum(row["bytes"] for row in self.operations if row["op"] == "write")
         if written_bytes > sum(row["written_bytes"] for row in self.writes_per_day):
@@ -262,17 +270,17 @@ def _simulated_ns(meta: Metadata, span_ns: int | None, last_ns: int | None) -> i
 _NOT_MEASURED = "not measured: a trace lists operations, and holds no device times"
 
 
-def _event_course(events: JsonObject) -> list[ReportTable]:
+def _event_course(events: IncidentStats) -> list[ReportTable]:
     """Return tables and charts over time: hits and load of the slowest tier, then other tiers."""
-    seconds, course, store = events["step_ns"] / 1e9, events["over_time"], events["tiers"][-1]
+    seconds, course, store = events.step_ns / 1e9, events.over_time, events.tiers[-1]
     rows = []
     columns = (
-        course["lookups"],
-        course["local_hits"],
-        course["shared_hits"],
-        course["computed_tokens"],
+        course.lookups,
+        course.local_hits,
+        course.shared_hits,
+        course.computed_tokens,
     )
-    load = (store["read_bytes"], store["written_bytes"])
+    load = (store.read_bytes, store.written_bytes)
     for step, (lookups, local, shared, computed, read, written) in enumerate(
         zip(*columns, *load, strict=True)
     ):
@@ -287,29 +295,32 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
             "written_bytes_per_s": written,
         }
         rows.append(
-            {"from_ns": step * events["step_ns"]}
+            {"from_ns": step * events.step_ns}
             | {name: hits / lookups if lookups else None for name, hits in hits_by_kind.items()}
             | {name: count / seconds for name, count in rates.items()}
         )
-    spec = f"""
-        ns: from_ns = from
-        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
-        per_s: computed_per_s = tokens computed/s
-        bytes_per_s: read_bytes_per_s = read from {store["name"]}, written_bytes_per_s = written to it
-    """
+    spec = [
+        ReportColumn("from_ns", "from", Unit.NS),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("local_hit_ratio", "own tiers", Unit.SHARE),
+        ReportColumn("shared_hit_ratio", "shared tiers", Unit.SHARE),
+        ReportColumn("computed_per_s", "tokens computed/s", Unit.PER_S),
+        ReportColumn("read_bytes_per_s", f"read from {store.name}", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written to it", Unit.BYTES_PER_S),
+    ]
     marks: list[tuple[float, str]] = []
-    for event in (event for event in events["around"] if event["is_reached"]):
-        name = event["event"].partition(":")[2]
-        marks.append((float(event["at_ns"]), name))
-        if event["at_ns"] < event["over_ns"] <= events["end_ns"]:
-            marks.append((float(event["over_ns"]), f"{name} is over"))
-    chart = partial(steps_chart, rows=rows, step_ns=events["step_ns"], marks=tuple(marks))
+    for event in (event for event in events.around if event.is_reached):
+        name = event.event.partition(":")[2]
+        marks.append((float(event.at_ns), name))
+        if event.at_ns < event.over_ns <= events.end_ns:
+            marks.append((float(event.over_ns), f"{name} is over"))
+    chart = partial(steps_chart, rows=rows, step_ns=events.step_ns, marks=tuple(marks))
     shares = {
         "all": "hit_ratio",
         "own tiers": "local_hit_ratio",
         "shared tiers": "shared_hit_ratio",
     }
-    load_title, tokens = f"Load of {store['name']} over time", {"tokens": "computed_per_s"}
+    load_title, tokens = f"Load of {store.name} over time", {"tokens": "computed_per_s"}
     charts = (
         chart("Hits over time", Unit.SHARE, lines=shares, y_title="hit rate", y_end=1.0),
         chart(load_title, Unit.BYTES_PER_S, lines=BANDWIDTHS),
@@ -323,7 +334,7 @@ def _event_course(events: JsonObject) -> list[ReportTable]:
     title = "over time, with the events"
     return [
         table_of(title, Sheet.HISTOGRAMS, spec, rows, "Simulated.", charts=charts),
-        *(storage_table(events, index) for index in range(len(events["tiers"]) - 2, -1, -1)),
+        *(storage_table(events, index) for index in range(len(events.tiers) - 2, -1, -1)),
     ]
 
 
@@ -362,12 +373,14 @@ def _highlights(report: TraceReport) -> list[Highlight]:
 
 
 def _tiers(report: TraceReport) -> ReportTable:
-    spec = """
-        text: name = tier
-        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, end_live_bytes = live at end
-        count: hits
-        share: hit_ratio = hit rate
-    """
+    columns = [
+        ReportColumn("name", "tier"),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("peak_live_bytes", "peak live", Unit.BYTES),
+        ReportColumn("end_live_bytes", "live at end", Unit.BYTES),
+        ReportColumn("hits", unit=Unit.COUNT),
+        ReportColumn("hit_ratio", "hit rate", Unit.SHARE),
+    ]
     note = "Hits are counted by the simulation, over all lookups."
     if report.fleet:
         note += (
@@ -383,4 +396,4 @@ def _tiers(report: TraceReport) -> ReportTable:
         "hit_ratio": report.hit_ratio,
     }
     rows = [*report.tiers, *([total] if report.hit_ratio is not None else [])]
-    return table_of("Tiers", Sheet.SUMMARY, spec, rows, note)
+    return table_of("Tiers", Sheet.SUMMARY, columns, rows, note)

@@ -36,7 +36,13 @@ from kvreplay.experiments.mlperf_rules import (
     rules_table,
 )
 from kvtrace import __version__
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    table_of,
+)
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import at
 from kvtrace.core.units import counted
@@ -670,7 +676,14 @@ def _aggregated(
 def check_document(found: Checked) -> Document:
     """Make the document of a checked result tree: its faults, then the rules."""
     faults = table_of(
-        "Faults", Sheet.PERFORMANCE, "text: rule = Rules.md, path, what = fault", found.findings
+        "Faults",
+        Sheet.PERFORMANCE,
+        [
+            ReportColumn("rule", "Rules.md"),
+            ReportColumn("path"),
+            ReportColumn("what", "fault"),
+        ],
+        found.findings,
     )
     return Document(
         name="",

@@ -26,7 +26,14 @@ from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
 from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.document.export import PlainSheet
 from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
@@ -464,10 +471,15 @@ AGGREGATE = "aggregate (Rules.md 6.3.4)"
 
 def result_document(result: MlperfResult, name: str = "") -> Document:
     """Make the document of a result; the headline is its answer."""
-    spec = """
-        text: run; bytes_per_s: read_rate = read, write_rate = written; ns: read P95, write P95
-        text: limit = bottleneck, status
-    """
+    spec = [
+        ReportColumn("run"),
+        ReportColumn("read_rate", "read", Unit.BYTES_PER_S),
+        ReportColumn("write_rate", "written", Unit.BYTES_PER_S),
+        ReportColumn("read P95", unit=Unit.NS),
+        ReportColumn("write P95", unit=Unit.NS),
+        ReportColumn("limit", "bottleneck"),
+        ReportColumn("status"),
+    ]
     rows = [
         [
             trial.run if len(result.clients) == 1 else f"rank {client.rank}, {trial.run}",
@@ -486,7 +498,11 @@ def result_document(result: MlperfResult, name: str = "") -> Document:
         for end, unit in units.items()
         if name.endswith(end)
     ]
-    columns = "text: metric; number: value; text: unit"
+    columns = [
+        ReportColumn("metric"),
+        ReportColumn("value", unit=Unit.NUMBER),
+        ReportColumn("unit"),
+    ]
     note = "Sums over ranks, then means over trials; of P95s the greatest."
     return Document(
         name=name,

@@ -21,6 +21,7 @@ from kvreplay.plan.tier_targets import FILE_SUFFIX, STORAGE, named, paths_of
 from kvtrace.core.document.document import (
     Chapter,
     Document,
+    ReportColumn,
     ReportTable,
     Sheet,
     parameters,
@@ -416,5 +417,13 @@ def rules_table(rules: Sequence[Rule]) -> ReportTable:
     """Return the table of `rules`, and which are kept."""
     rows = [asdict(r) | {"kept": "NOT KEPT" if r.kept is Kept.NO else r.kept.value} for r in rules]
     return table_of(
-        "Rules", Sheet.PARAMETERS, "text: rule, reference = Rules.md, kept, detail", rows
+        "Rules",
+        Sheet.PARAMETERS,
+        [
+            ReportColumn("rule"),
+            ReportColumn("reference", "Rules.md"),
+            ReportColumn("kept"),
+            ReportColumn("detail"),
+        ],
+        rows,
     )

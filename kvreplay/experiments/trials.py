@@ -23,7 +23,15 @@ from kvreplay.run.replay import FinishedRun, Replay, Replaying, replay
 from kvreplay.tiers.make_tiers import check_targets, make_tiers
 from kvtrace import __version__
 from kvtrace.core import statistics
-from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import TRIALS_FILE, RunFile
@@ -283,7 +291,15 @@ def run_pair(
 def trials_document(found: TrialSet) -> Document:
     """Make the document of several trials: median and spread of every figure."""
     counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
-    spec = "text: tier, op, name = figure, median, low = least, high = greatest; share: spread"
+    columns = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("name", "figure"),
+        ReportColumn("median"),
+        ReportColumn("low", "least"),
+        ReportColumn("high", "greatest"),
+        ReportColumn("spread", unit=Unit.SHARE),
+    ]
     rows = [
         [
             q.tier,
@@ -302,7 +318,7 @@ def trials_document(found: TrialSet) -> Document:
             f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
         )
     table = table_of(
-        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, spec, rows, keys=3
+        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3
     )
     return Document(
         name="",

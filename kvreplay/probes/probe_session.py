@@ -48,7 +48,15 @@ from kvreplay.tiers.host import SECTOR_BYTES, device_number, host_facts
 from kvreplay.tiers.tier import Tier, drives_of
 from kvtrace.core import pa, pc
 from kvtrace.core.app import log, noted_signals
-from kvtrace.core.document.document import TIME_COLUMNS, Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    TIME_COLUMNS,
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
@@ -573,12 +581,15 @@ def probe_document(found: ProbeFile) -> Document:
     Its answer, the application's calls, then the block requests beneath.
     """
     calls, directions = found.application, found.block.directions
-    spec = """
-        text: kind, call
-        count: count
-        bytes: bytes
-        count: errors, direct = O_DIRECT, without_io = queued no I/O
-    """
+    columns = [
+        ReportColumn("kind"),
+        ReportColumn("call"),
+        ReportColumn("count", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+        ReportColumn("errors", unit=Unit.COUNT),
+        ReportColumn("direct", "O_DIRECT", Unit.COUNT),
+        ReportColumn("without_io", "queued no I/O", Unit.COUNT),
+    ]
     timed = (
         []
         if calls is None
@@ -588,32 +599,46 @@ def probe_document(found: ProbeFile) -> Document:
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
         timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
     tables = (
-        [table_of("Application calls", Sheet.DEVICE, spec, calls.calls, keys=2)]
+        [table_of("Application calls", Sheet.DEVICE, columns, calls.calls, keys=2)]
         if calls and calls.calls
         else []
     )
     if directions:
-        spec = """
-            text: direction
-            count: issued = requests, completed
-            bytes: completed_bytes = bytes
-            count: bios, splits, merges, requeues, errors
-        """
+        columns = [
+            ReportColumn("direction"),
+            ReportColumn("issued", "requests", Unit.COUNT),
+            ReportColumn("completed", unit=Unit.COUNT),
+            ReportColumn("completed_bytes", "bytes", Unit.BYTES),
+            ReportColumn("bios", unit=Unit.COUNT),
+            ReportColumn("splits", unit=Unit.COUNT),
+            ReportColumn("merges", unit=Unit.COUNT),
+            ReportColumn("requeues", unit=Unit.COUNT),
+            ReportColumn("errors", unit=Unit.COUNT),
+        ]
         merges = {name: total([d.bios_merged, d.requests_merged]) for name, d in directions.items()}
         rows = [
             asdict(d) | {"direction": name, "merges": merges[name]}
             for name, d in directions.items()
         ]
         note = f"Requests: {DEFINITIONS['issued']}." if "flush" in directions else ""
-        tables.append(table_of("Block requests", Sheet.DEVICE, spec, rows, note))
+        tables.append(table_of("Block requests", Sheet.DEVICE, columns, rows, note))
     if timed:
         rows = [asdict(times) | {"time": name} for name, times in timed]
-        spec = f"text: time; count: count; ns: {TIME_COLUMNS}, longest_below_ns = below"
-        tables.append(table_of("Times", Sheet.DEVICE, spec, rows))
-    spec = "ns: from_ns = from, below_ns = below; count: count"
+        columns = [
+            ReportColumn("time"),
+            ReportColumn("count", unit=Unit.COUNT),
+            *TIME_COLUMNS,
+            ReportColumn("longest_below_ns", "below", Unit.NS),
+        ]
+        tables.append(table_of("Times", Sheet.DEVICE, columns, rows))
+    columns = [
+        ReportColumn("from_ns", "from", Unit.NS),
+        ReportColumn("below_ns", "below", Unit.NS),
+        ReportColumn("count", unit=Unit.COUNT),
+    ]
     for name, times in timed:
         slots = [(bucket.from_, bucket.below, bucket.count) for bucket in times.log2_ns]
-        tables.append(table_of(name, Sheet.HISTOGRAMS, spec, slots, bars="count"))
+        tables.append(table_of(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
     chapters = [Chapter("", tables)]
     for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
         common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
@@ -623,14 +648,27 @@ def probe_document(found: ProbeFile) -> Document:
             f" size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
         )
         counts = [(format_io_size(s.bytes), s.count) for s in sorted(common, key=lambda s: s.bytes)]
-        sizes = table_of(title, Sheet.HISTOGRAMS, "text: size; count: count = requests", counts)
+        sizes = table_of(
+            title,
+            Sheet.HISTOGRAMS,
+            [
+                ReportColumn("size"),
+                ReportColumn("count", "requests", Unit.COUNT),
+            ],
+            counts,
+        )
         hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
         others = len(d.heat) - len(hottest)
         title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
         title += f" (the hottest; {others} more in probe.json)" if others else ""
-        spec = "text: device = disk; bytes: from_bytes = from; count: requests; bytes: bytes"
+        columns = [
+            ReportColumn("device", "disk"),
+            ReportColumn("from_bytes", "from", Unit.BYTES),
+            ReportColumn("requests", unit=Unit.COUNT),
+            ReportColumn("bytes", unit=Unit.BYTES),
+        ]
         hottest.sort(key=lambda z: (z.device, z.from_bytes))
-        places = table_of(title, Sheet.HISTOGRAMS, spec, hottest, keys=2)
+        places = table_of(title, Sheet.HISTOGRAMS, columns, hottest, keys=2)
         chapters.append(Chapter("", [sizes, places], list(_in_flight_and_rates(name, d))))
     chapters.append(Chapter("", [], list(_lost(found.block))))
     notes = [_UNSEEN] if calls is None else []

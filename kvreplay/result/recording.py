@@ -79,7 +79,8 @@ class RunRecorder(OperationRecorder[Tier]):
 
         Return the bytes that each asks of its tier.
         """
-        asked_bytes: np.ndarray = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+        asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+        assert asked_bytes is not None, "rows of a run ask for bytes"
         end_row = part.first + len(part)
         self._reached.append((end_row, int(self.run["last_ns"][0]) // NS_PER_S))
         # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.

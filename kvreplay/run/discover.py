@@ -54,8 +54,10 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.document.document import (
     Chapter,
     Document,
+    ReportColumn,
     ReportTable,
     Sheet,
+    Unit,
     parameters,
     table_of,
 )
@@ -502,11 +504,16 @@ def drive_table(drive: DriveFile) -> ReportTable:
         alone, deepest = reads.get(min(depths)), reads.get(max(depths))
         times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.p99_ns)
         rows.append([size, *best, *times])
-    spec = f"""
-        bytes: io_bytes = I/O; bytes_per_s: read = read at most, write = write at most, mixed = 70 % read at most
-        ns: p50 = one read p50, p99 = one read p99, deep = p99 of {max(depths)} at once
-    """
-    return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, spec, rows)
+    columns = [
+        ReportColumn("io_bytes", "I/O", Unit.BYTES),
+        ReportColumn("read", "read at most", Unit.BYTES_PER_S),
+        ReportColumn("write", "write at most", Unit.BYTES_PER_S),
+        ReportColumn("mixed", "70 % read at most", Unit.BYTES_PER_S),
+        ReportColumn("p50", "one read p50", Unit.NS),
+        ReportColumn("p99", "one read p99", Unit.NS),
+        ReportColumn("deep", f"p99 of {max(depths)} at once", Unit.NS),
+    ]
+    return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, columns, rows)
 
 
 def error_line(found: DriveError) -> str:
@@ -544,15 +551,22 @@ def machine_document(found: Discovery) -> Document:
         },
         "probes": found.probes,
     }
-    spec = """
-        text: name = drive, model, firmware
-        bytes: bytes = size
-        text: scheduler
-        count: queue_requests = requests
-    """
-    drives = table_of("Drives", Sheet.DEVICE, spec, found.drives)
-    spec = "text: mount_point = mounted at, device, kind = type; bytes: free_bytes = free"
-    systems = table_of("Filesystems", Sheet.DEVICE, spec, found.filesystems)
+    drive_columns = [
+        ReportColumn("name", "drive"),
+        ReportColumn("model"),
+        ReportColumn("firmware"),
+        ReportColumn("bytes", "size", Unit.BYTES),
+        ReportColumn("scheduler"),
+        ReportColumn("queue_requests", "requests", Unit.COUNT),
+    ]
+    drives = table_of("Drives", Sheet.DEVICE, drive_columns, found.drives)
+    filesystem_columns = [
+        ReportColumn("mount_point", "mounted at"),
+        ReportColumn("device"),
+        ReportColumn("kind", "type"),
+        ReportColumn("free_bytes", "free", Unit.BYTES),
+    ]
+    systems = table_of("Filesystems", Sheet.DEVICE, filesystem_columns, found.filesystems)
     good = found.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"

@@ -20,8 +20,10 @@ from kvtrace.core.document.document import (
     TIME_COLUMNS,
     Chapter,
     Document,
+    ReportColumn,
     ReportTable,
     Sheet,
+    Unit,
     table_of,
 )
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
@@ -30,15 +32,18 @@ from kvtrace.core.units import counted, format_bytes, format_count, format_durat
 
 SHOWN_BAD_BLOCKS = 1000
 _BYTES = {"read": "read", "write": "written"}
-_OPERATIONS = """
-    text: tier, op, engine
-    count: operations, errors
-    bytes: bytes
-    bytes_per_s: bandwidth_bytes_per_s = bandwidth
-    per_s: operations_per_s = op/s
-    number: in_flight_mean = in flight
-    count: in_flight_max = at most
-"""
+_OPERATIONS = [
+    ReportColumn("tier"),
+    ReportColumn("op"),
+    ReportColumn("engine"),
+    ReportColumn("operations", unit=Unit.COUNT),
+    ReportColumn("errors", unit=Unit.COUNT),
+    ReportColumn("bytes", unit=Unit.BYTES),
+    ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
+    ReportColumn("operations_per_s", "op/s", Unit.PER_S),
+    ReportColumn("in_flight_mean", "in flight", Unit.NUMBER),
+    ReportColumn("in_flight_max", "at most", Unit.COUNT),
+]
 
 
 def run_document(finished: FinishedRun) -> Document:
@@ -263,7 +268,16 @@ def _times(
     whose = "all, failed ones too" if any(f.errors for f in of) else "all"
     rows += [] if every is None else [asdict(every) | {"tier": whose, "op": ""}]
     return table_of(
-        title, Sheet.PERFORMANCE, f"text: tier, op; ns: {TIME_COLUMNS}, max_ns = max", rows, keys=2
+        title,
+        Sheet.PERFORMANCE,
+        [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            *TIME_COLUMNS,
+            ReportColumn("max_ns", "max", Unit.NS),
+        ],
+        rows,
+        keys=2,
     )
 
 
@@ -280,18 +294,27 @@ def _requests(requests: RequestFigures) -> list[ReportTable]:
     ]
     if requests.first_token is not None:
         times.append(("first token (computing modelled)", requests.first_token))
-    spec = f"text: time; count: count = requests; ns: {TIME_COLUMNS}, max_ns = max"
+    columns = [
+        ReportColumn("time"),
+        ReportColumn("count", "requests", Unit.COUNT),
+        *TIME_COLUMNS,
+        ReportColumn("max_ns", "max", Unit.NS),
+    ]
     rows = [
         asdict(class_figures) | {"time": name}
         for name, class_figures in times
         if class_figures.count
     ]
-    return [table_of("Requests", Sheet.QOS, spec, rows)] if rows else []
+    return [table_of("Requests", Sheet.QOS, columns, rows)] if rows else []
 
 
 def _criteria(mlperf: Mlperf) -> ReportTable:
-    spec = "text: name = criterion, shown = measured and threshold, verdict"
-    return table_of("Criteria (--criteria)", Sheet.QOS, spec, mlperf.criteria)
+    columns = [
+        ReportColumn("name", "criterion"),
+        ReportColumn("shown", "measured and threshold"),
+        ReportColumn("verdict"),
+    ]
+    return table_of("Criteria (--criteria)", Sheet.QOS, columns, mlperf.criteria)
 
 
 def _after(run: RunFile) -> Iterator[str]:

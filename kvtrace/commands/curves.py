@@ -93,15 +93,17 @@ def sim(
         f"{policy}: {units.counted(references, 'reference')} of"
         f" {units.counted(len(requests), 'request')}, {blocks}"
     )
-    spec = (
-        "count: capacity_blocks = capacity in blocks, hits; share: hit_ratio = hit ratio,"
-        " optimal_hit_ratio = optimal"
-    )
+    columns = [
+        doc.ReportColumn("capacity_blocks", "capacity in blocks", doc.Unit.COUNT),
+        doc.ReportColumn("hits", unit=doc.Unit.COUNT),
+        doc.ReportColumn("hit_ratio", "hit ratio", doc.Unit.SHARE),
+        doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE),
+    ]
     rows = [
         [bounded_capacity(c), h, *(n / references if references else None for n in (h, b))]
         for c, h, b in points
     ]
-    show_tables([doc.table_of(title, doc.Sheet.SUMMARY, spec, rows)])
+    show_tables([doc.table_of(title, doc.Sheet.SUMMARY, columns, rows)])
 
 
 def mrc(

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,6 +17,7 @@ from kvtrace.commands.options import given
 from kvtrace.core.app import command_line, log, option, progress
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import (
     parse_duration_ns,
 )
@@ -82,7 +83,7 @@ def gen_checkpoints(
         meta = write(output, job, command_line(), tick)
     for note in notes(job):
         log(f"note: {note}")
-    summary: dict[str, Any] = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
+    summary: JsonObject = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
     summary |= {name: meta.config[name] for name in ("model", "seed", "training")} | {
         "stats": meta.stats
     }
@@ -167,15 +168,16 @@ def gen(
     for note in meta.notes:
         log(f"note: {note}")
     facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
-    stats: dict[str, Any] = meta.stats or {}
-    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": stats}
-    summary["endurance"] = drive.wear(scenario.preset, stats, span_ns)
-    if costs := monthly_costs(output, scenario.preset.tiers, stats, span_ns):
+    stats = trace.stats
+    assert stats is not None  # a simulation has just written them
+    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
+    summary["endurance"] = drive.wear(scenario.preset, stats.tiers, span_ns)
+    if costs := monthly_costs(output, scenario.preset.tiers, stats.tiers, span_ns):
         summary["costs"] = costs
-    answer(summary, lambda: simulation_document(summary), as_json=as_json)
-    if not as_json and (unplaced := summary["stats"]["unplaced_objects"]):
+    answer(summary, lambda: simulation_document(summary, stats), as_json=as_json)
+    if not as_json and stats.unplaced_objects:
         log(
-            f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in"
+            f"note: {stats.unplaced_objects} objects were stored nowhere: too large for every tier, or no room in"
             " the staging tier"
         )
 

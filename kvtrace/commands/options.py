@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+from msgspec import UNSET
 
 from kvtrace.core.app import log, option
 from kvtrace.core.config import check_units
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.statistics import (
     SECONDS_PER_DAY,
     Endurance,
@@ -73,7 +76,7 @@ def flag_of(field: str) -> str:
     return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
 
 
-def given(group: Any, *but: str) -> dict[str, Any]:
+def given(group: Any, *but: str) -> JsonObject:
     """Return those options of `group` that were given, by name, but for some.
 
     What is not at its default.
@@ -161,7 +164,7 @@ class SourceArguments:
             ),
         )
         rate = None if self.request_rate is None else parse_rate_per_s(self.request_rate)
-        options: dict[str, Any] = {
+        options: JsonObject = {
             "request_rate_per_s": rate,
             "conversation_rate_per_s": self.conversation_rate,
         }
@@ -407,7 +410,7 @@ class DriveArguments:
                 " wear"
             )
 
-    def wear(self, preset: Preset, stats: dict[str, Any], span_ns: int) -> list[dict[str, Any]]:
+    def wear(self, preset: Preset, tiers: Sequence[TierStats], span_ns: int) -> list[JsonObject]:
         """Return what each tier below memory is written a day, and how that wears the slowest drive
         of them.
 
@@ -418,10 +421,11 @@ class DriveArguments:
         from kvtrace.curves.points import drive_of
 
         found, drive, rated = [], drive_of(preset), self.endurance
-        for t, (tier, of) in enumerate(zip(preset.tiers, stats["tiers"], strict=True)):
+        for t, (tier, of) in enumerate(zip(preset.tiers, tiers, strict=True)):
             if not span_ns or is_memory(tier.name) or tier.capacity_bytes == 0:
                 continue
-            instances, written = of.get("instances", 1), of["written_bytes"] - of["populated_bytes"]
+            instances = 1 if of.instances is UNSET else of.instances
+            written = of.written_bytes - of.populated_bytes
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
             size_bytes = (
                 (self.drive_size or (tier.capacity_bytes if rated else None))

@@ -26,6 +26,7 @@ from kvtrace.core.app import UsageError, command_line, command_of, emit_json, lo
 from kvtrace.core.document.page import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import price_of_byte
 from kvtrace.requests.registry import detect
 
@@ -300,12 +301,12 @@ def noted_interrupt(output: Path, count: int) -> Iterator[dict[int, Result]]:
         raise
 
 
-def as_json_of(found: Findings, output: Path) -> dict[str, Any]:
+def as_json_of(found: Findings, output: Path) -> JsonObject:
     """Return what was found, with a row for each configuration, as `--json` prints it."""
     from kvtrace.study.document import first_line, front, measure_sensitivities
     from kvtrace.study.run import Failed
 
-    def candidate(of: Any) -> dict[str, Any] | None:
+    def candidate(of: Any) -> JsonObject | None:
         names = ("knobs", "hit_ratio", "first_token_p99_ns", "recomputed_tokens", "cost")
         return None if of is None else {name: getattr(of, name) for name in names}
 
@@ -420,7 +421,7 @@ def plan(
             simulate_all, output=output, results=results, workers=workers, scheduler=scheduler
         )
         found = _found(wanted, offers, target, simulate, results)
-        lost: dict[str, Any] = {}
+        lost: JsonObject = {}
         for event, one in (wanted.losses(found.cheapest) if found.cheapest else {}).items():
             simulate([one])
             if isinstance(of := results[one.number], Failed):

@@ -12,7 +12,7 @@ import math
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -27,9 +27,16 @@ from kvtrace.commands.options import (
 )
 from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
 from kvtrace.core.config import as_text
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    table_of,
+)
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table
@@ -385,9 +392,14 @@ def presets(
 
     if preset is None:
         found = listing()
-        spec = "text: name = preset, engine, version, description = what it is"
+        columns = [
+            ReportColumn("name", "preset"),
+            ReportColumn("engine"),
+            ReportColumn("version"),
+            ReportColumn("description", "what it is"),
+        ]
         notes = ["kvtrace presets NAME: its knobs, and what was run beside it"]
-        chapter = Chapter("", [table_of("presets", Sheet.SUMMARY, spec, found)], notes)
+        chapter = Chapter("", [table_of("presets", Sheet.SUMMARY, columns, found)], notes)
         answer({"presets": found}, lambda: Document("", "", [chapter]), as_json=as_json)
         return
     knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
@@ -395,7 +407,7 @@ def presets(
     answer({**facts, "knobs": knobs}, lambda: _document(facts, knobs), as_json=as_json)
 
 
-def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
+def _document(facts: JsonObject, knobs: list[Knob]) -> Document:
     rows = []
     for k in knobs:
         kind = k.type if k.least is None else f"{k.type}, {k.least:,} to {k.most:,}"
@@ -405,7 +417,13 @@ def _document(facts: dict[str, Any], knobs: list[Knob]) -> Document:
         table_of(
             "knobs, for --set KNOB=VALUE",
             Sheet.SUMMARY,
-            "text: knob, value, default, type, meaning",
+            [
+                ReportColumn("knob"),
+                ReportColumn("value"),
+                ReportColumn("default"),
+                ReportColumn("type"),
+                ReportColumn("meaning"),
+            ],
             rows,
         )
     ]

@@ -27,6 +27,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -250,7 +251,7 @@ class Group(TyperGroup):
     def __init__(self, **settings: Any) -> None:
         """Name all commands, and load none."""
         super().__init__(**settings)
-        self.commands: dict[str, Any] = {**dict.fromkeys(self.sources), **self.commands}
+        self.commands: JsonObject = {**dict.fromkeys(self.sources), **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command of this name; None if there is none."""

@@ -19,6 +19,7 @@ import msgspec
 import msgspec.inspect
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.json_types import JsonObject
 
 T = TypeVar("T")
 _MOST_DOTS = 200
@@ -40,7 +41,7 @@ class Bounds:
     """How an error says them; by default as two numbers."""
     read: Callable[[Any], Any] = lambda value: value
 
-    def refusal(self, value: Any) -> str:
+    def refusal(self, value: object) -> str:
         """Return what an error says of `value`, behind the knob's name; nothing if it is within."""
         if self.least <= self.read(value) <= self.most:
             return ""
@@ -79,7 +80,7 @@ def check_bounds(holder: msgspec.Struct, where: str, prefix: str = "") -> None:
                 raise ConfigError(f"{where}: {prefix}{name}{why}")
 
 
-def load_toml(path: Path) -> dict[str, Any]:
+def load_toml(path: Path) -> JsonObject:
     """Return the tables of the TOML file at `path`.
 
     TraceError if it is missing, ConfigError if it is not TOML.
@@ -91,7 +92,7 @@ def load_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
 
 
-def _toml(text: str) -> dict[str, Any]:
+def _toml(text: str) -> JsonObject:
     """Return what `text` holds.
 
     ValueError, of which TOML's and UTF-8's own are, if it cannot be read.
@@ -105,7 +106,7 @@ def _toml(text: str) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from None
 
 
-def to_struct(tree: dict[str, Any], kind: type[T], where: str) -> T:
+def to_struct(tree: JsonObject, kind: type[T], where: str) -> T:
     """Return `tree` as a `kind`.
 
     ConfigError, naming the field and `where` it came from, if it does not fit.
@@ -156,7 +157,7 @@ def _field_names(kind: msgspec.inspect.Type, within: str = "") -> Iterator[str]:
             yield from _field_names(one, within)
 
 
-def override(tree: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def override(tree: JsonObject, settings: Iterable[str]) -> JsonObject:
     """Return a copy of `tree` with each `a.b.c=value` of `settings` applied.
 
     Values are TOML, else text.
@@ -213,7 +214,7 @@ def as_setting(key: str, value: object) -> str:
     return f"{key}={as_text(value)}"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a value as a command line takes it, and `override` reads it; a dash for none."""
     if value is None:
         return "-"

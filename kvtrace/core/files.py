@@ -24,7 +24,7 @@ ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
 def decode_json(
-    data: Any,
+    data: bytes | str,
     kind: type[T] | msgspec.json.Decoder[T],
     path: object,
     *,
@@ -138,7 +138,7 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: object) -> None:
     """Write `value`, which may hold msgspec structs, to `path` as indented JSON, aside and renamed."""
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 

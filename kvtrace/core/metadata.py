@@ -12,19 +12,17 @@ from kvtrace.core import np
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import at, decode_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.schema import SCHEMA_VERSION, Table
+from kvtrace.core.simulation_stats import MAX_COUNT, Count, FleetStats, IncidentStats
 from kvtrace.core.statistics import total
 
-_MOST = (1 << 62) - 1
 _MOST_TIERS = 127
 _LONGEST_NAME = 255
 _ATTENTION = ("pair_fs", "window_tokens", "is_aligned")
 """Of the C struct Attention, in its order."""
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
 _BARE_OUTPUT_OPTIONS = ("--json", "--force", "--quiet")
-
-Count = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
-"""A number that 64 bits have room for."""
 
 
 class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,56 +38,6 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
 
-def _record(title: str, counts: str, of_counts: Any = Count, /, **others: Any) -> Any:
-    """Return a struct all of whose fields must be there.
-
-    `counts`, which are numbers or lists of them, and `others`.
-    """
-    return msgspec.defstruct(
-        title, [*((field, of_counts) for field in counts.split()), *others.items()]
-    )
-
-
-def _list_of(kind: Any) -> Any:
-    return list[kind]
-
-
-# What a simulation counted of a fleet, and around what happened to its nodes.
-_RATIOS = dict.fromkeys(("hit_ratio", "local_hit_ratio", "shared_hit_ratio"), float | None)
-_LISTS = list[Count]
-_BY_NODE = _record(
-    "ByNode", "requests computed_tokens computing_ns lookups local_hits shared_hits", _LISTS
-)
-_IMBALANCE = _record("Imbalance", "", requests=float | None, computing_ns=float | None)
-_FLEET = _record(
-    "Fleet", "computed_tokens duplicate_bytes", nodes=Annotated[int, msgspec.Meta(ge=1)], router=str, **_RATIOS,
-    imbalance=_IMBALANCE, by_node=_BY_NODE,
-)  # fmt: skip
-_AROUND_TIER = "reads read_bytes writes written_bytes lost_bytes peak_read_bytes peak_written_bytes"
-_WINDOW = _record(
-    "Window", "from_ns to_ns computed_tokens restarted", window=str, **_RATIOS,
-    tiers=_list_of(_record("TierAround", _AROUND_TIER, name=str)),
-)  # fmt: skip
-_AROUND = _record(
-    "Around",
-    "at_ns over_ns",
-    event=str,
-    is_reached=bool,
-    hits_back_ns=Count | None,
-    windows=_list_of(_WINDOW),
-)
-_COURSE = _record("Course", "lookups local_hits shared_hits computed_tokens", _LISTS)
-_TIER_COURSE = _record("TierCourse", "read_bytes written_bytes", _LISTS, name=str)
-_COUNTED = _record(
-    "Counted", "end_ns", around=_list_of(_AROUND), step_ns=Annotated[int, msgspec.Meta(ge=1, le=_MOST)],
-    over_time=_COURSE, tiers=Annotated[_list_of(_TIER_COURSE), msgspec.Meta(min_length=1)],
-)  # fmt: skip
-_AGAIN = _record("Again", "requests lookups hits of_lookups of_hits")
-_EVENTS: Any = msgspec.defstruct(
-    "Events", [("begun_again", _AGAIN | None, None)], bases=(_COUNTED,)
-)
-
-
 class _TierStats(msgspec.Struct):
     name: str | None = None
     hits: Count | None = None
@@ -103,28 +51,14 @@ class _Stats(msgspec.Struct):
 
     lookups: Count | None = None
     tiers: list[_TierStats] | None = None
-    fleet: dict[str, Any] | None = None
-    incidents: dict[str, Any] | None = None
-
-    def __post_init__(self) -> None:
-        if self.fleet is not None:
-            _check_lengths([msgspec.convert(self.fleet, _FLEET).by_node])
-        if self.incidents is not None:
-            found = msgspec.convert(self.incidents, _EVENTS)
-            _check_lengths([found.over_time, *found.tiers])
-
-
-def _check_lengths(records: list[Any]) -> None:
-    """Refuse records whose lists, all together, are not of one length."""
-    values = [getattr(record, name) for record in records for name in record.__struct_fields__]
-    if len({len(one) for one in values if isinstance(one, list)}) > 1:
-        raise ValueError("what was counted of nodes or over time has lists of several lengths")
+    fleet: FleetStats | None = None
+    incidents: IncidentStats | None = None
 
 
 class _Source(msgspec.Struct):
     kind: str = ""
     block_tokens: Count | None = None
-    first_unix_ns: Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)] | None = None
+    first_unix_ns: Annotated[int, msgspec.Meta(ge=-MAX_COUNT, le=MAX_COUNT)] | None = None
 
 
 class _Model(msgspec.Struct):
@@ -155,15 +89,15 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """
     seed: int | None = None
     preset: str | None = None
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     config_sha256: str = ""
-    model: dict[str, Any] | None = None
+    model: JsonObject | None = None
     tiers: list[TierFacts] = []
-    source: dict[str, Any] | None = None
+    source: JsonObject | None = None
     """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []
     """What is assumed, approximated, or absent in the source."""
-    stats: dict[str, Any] | None = None
+    stats: JsonObject | None = None
     """Counters of the simulation or the run; null where there was none."""
     clock_unit: str = "ns"
     is_simulated: bool = False
@@ -177,16 +111,16 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         return name if isinstance(name, str) else None
 
     @property
-    def fleet(self) -> dict[str, Any] | None:
-        """What was counted of several nodes; null of one alone."""
-        found: dict[str, Any] | None = (self.stats or {}).get("fleet")
-        return found
+    def fleet(self) -> FleetStats | None:
+        """Counters of several nodes; None for a single node."""
+        counters = (self.stats or {}).get("fleet")
+        return None if counters is None else msgspec.convert(counters, FleetStats)
 
     @property
-    def events(self) -> dict[str, Any] | None:
-        """What was counted around what happened to the nodes; null where nothing did."""
-        found: dict[str, Any] | None = (self.stats or {}).get("incidents")
-        return found
+    def events(self) -> IncidentStats | None:
+        """Counters around the incidents that the user asked for; None without any."""
+        counters = (self.stats or {}).get("incidents")
+        return None if counters is None else msgspec.convert(counters, IncidentStats)
 
     @property
     def hit_ratio(self) -> float | None:
@@ -204,7 +138,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
         """Return how many there are of `tier`."""
         if self.fleet is None or tier.instance_nodes is msgspec.UNSET:
             return 1
-        return -(-int(self.fleet["nodes"]) // tier.instance_nodes)
+        return -(-self.fleet.nodes // tier.instance_nodes)
 
     def __post_init__(self) -> None:
         """Refuse what others could not work with, wherever it is read.
@@ -229,10 +163,10 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(
-    table: Table, program: str, argv: list[str], config: dict[str, Any], **fields: Any
+    table: Table, program: str, argv: list[str], config: JsonObject, **fields: Any
 ) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
-    about: dict[str, Any] = {"table": table.name, "program": program, "version": __version__}
+    about: JsonObject = {"table": table.name, "program": program, "version": __version__}
     return Metadata(
         **about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields
     )
@@ -327,7 +261,7 @@ def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
 
 
 class _Version(msgspec.Struct):
-    schema_version: Any = None
+    schema_version: object = None
 
 
 def decode(data: bytes, path: object) -> Metadata:

@@ -15,6 +15,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from kvtrace.core import np, pa
+from kvtrace.core.json_types import JsonObject
 
 SCHEMA_VERSION: Final = 2
 """Raised when a column comes or changes its name, type or meaning.
@@ -323,7 +324,7 @@ def arrow_schema(table: Table, extras: tuple[str, ...] = ()) -> pa.Schema:
 
     Closed sets are dictionaries of int8 codes.
     """
-    types: dict[str, Any] = {
+    types: JsonObject = {
         **{f"int{bits}": getattr(pa, f"int{bits}")() for bits in (8, 16, 32, 64)},
         **{name: getattr(pa, name)() for name in ("float64", "string")},
         "list<int64>": pa.list_(pa.int64()),

@@ -1,18 +1,25 @@
 """The counters of a simulation, as the metadata of a trace carries them.
 
-A trace's footer holds them as JSON; `SimulationStats` is that JSON with types. Every quantity is in
-the unit that its name ends in. Counts without a unit are objects, requests or operations.
+A simulation returns `SimulationStats`; `to_json` writes it into a trace's footer and
+`simulation_stats` reads it from there. Every quantity is in the unit that its name ends in. Counts without a unit are objects, requests or operations.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from kvtrace.core.json_types import JsonObject
+
 if TYPE_CHECKING:
     from kvtrace.core.metadata import Metadata
+
+
+MAX_COUNT = (1 << 62) - 1
+Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
+"""A number that 64 bits have room for."""
 
 
 class Percentiles(msgspec.Struct, frozen=True):
@@ -82,7 +89,7 @@ class StreamStats(msgspec.Struct, frozen=True):
     deleted_bytes: int | UnsetType = UNSET
 
 
-class TierStats(msgspec.Struct, frozen=True):
+class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     """One tier, all of its instances together.
 
     Fields that are UNSET do not apply to the tier's configuration.
@@ -122,7 +129,159 @@ class TierStats(msgspec.Struct, frozen=True):
     streams: list[StreamStats] | UnsetType = UNSET
 
 
-class SimulationStats(msgspec.Struct, frozen=True):
+class FleetImbalance(msgspec.Struct, frozen=True):
+    """The busiest node over the mean of the nodes that the router chooses from; 1 is even.
+
+    None if the nodes did nothing of the kind.
+    """
+
+    requests: float | None
+    computing_ns: float | None
+
+
+class NodeCounts(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of the nodes of a fleet: each list has one number a node."""
+
+    requests: list[Count]
+    input_tokens: list[Count] | UnsetType = UNSET
+    computed_tokens: list[Count]
+    """Prompt tokens that were computed because no tier had them."""
+    computing_ns: list[Count]
+    lookups: list[Count]
+    local_hits: list[Count]
+    """Hits in tiers of the node itself."""
+    shared_hits: list[Count]
+    """Hits in tiers that nodes share."""
+
+    def __post_init__(self) -> None:
+        """Refuse lists of different lengths."""
+        _check_lengths(self)
+
+
+class FleetStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters of several nodes."""
+
+    nodes: Annotated[int, msgspec.Meta(ge=1)]
+    router: str
+    local_hits: Count | UnsetType = UNSET
+    shared_hits: Count | UnsetType = UNSET
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    hit_ratio: float | None
+    computed_tokens: Count
+    duplicate_bytes: Count
+    """Copies at the end of objects that another node holds too."""
+    link_bytes: Count | UnsetType = UNSET
+    """Sent from prefill to decode nodes; UNSET unless they are separate."""
+    imbalance: FleetImbalance
+    by_node: NodeCounts
+
+
+class TierWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """I/O of one tier in one window."""
+
+    name: str
+    reads: Count
+    read_bytes: Count
+    writes: Count
+    written_bytes: Count
+    lost_bytes: Count
+    peak_read_bytes: Count
+    """The most in a second."""
+    peak_written_bytes: Count
+
+
+class IncidentWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """Lookups and I/O in one window before, during or after an incident."""
+
+    window: str
+    """`before`, `during` or `minute 1 after`."""
+    from_ns: Count
+    to_ns: Count
+    lookups: Count | UnsetType = UNSET
+    local_hits: Count | UnsetType = UNSET
+    shared_hits: Count | UnsetType = UNSET
+    computed_tokens: Count
+    restarted: Count
+    """Requests that restarted in this window."""
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    hit_ratio: float | None
+    tiers: list[TierWindow]
+
+
+class IncidentOutcome(msgspec.Struct, frozen=True):
+    """One incident and the windows around it."""
+
+    event: str
+    """The incident as the user wrote it."""
+    at_ns: Count
+    over_ns: Count
+    """When the incident ends; equal to `at_ns` if it takes no time."""
+    is_reached: bool
+    hits_back_ns: Count | None
+    """From the end of the incident until the hit ratio is that of before; None if never."""
+    windows: list[IncidentWindow]
+
+
+class RestartCounts(msgspec.Struct, frozen=True):
+    """Lookups of requests that restarted after their node was lost."""
+
+    requests: Count
+    lookups: Count
+    hits: Count
+    of_lookups: Count
+    """Lookups of all requests, restarted or not."""
+    of_hits: Count
+
+
+class LookupSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """Lookups over the whole time, one number a step."""
+
+    lookups: list[Count]
+    local_hits: list[Count]
+    shared_hits: list[Count]
+    computed_tokens: list[Count]
+    restarted: list[Count] | UnsetType = UNSET
+
+
+class TierSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """I/O of one tier over the whole time, one number a step."""
+
+    name: str
+    reads: list[Count] | UnsetType = UNSET
+    read_bytes: list[Count]
+    writes: list[Count] | UnsetType = UNSET
+    written_bytes: list[Count]
+    lost_bytes: list[Count] | UnsetType = UNSET
+
+
+class IncidentStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Counters around the incidents that the user asked for."""
+
+    around: list[IncidentOutcome]
+    begun_again: RestartCounts | UnsetType | None = UNSET
+    """UNSET in traces of versions that did not count restarts."""
+    step_ns: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+    """Length of a step of the series."""
+    end_ns: Count
+    over_time: LookupSeries
+    tiers: Annotated[list[TierSeries], msgspec.Meta(min_length=1)]
+    """Fastest first."""
+
+    def __post_init__(self) -> None:
+        """Refuse series of different lengths."""
+        _check_lengths(self.over_time, *self.tiers)
+
+
+def _check_lengths(*records: msgspec.Struct) -> None:
+    """Raise ValueError unless all lists in `records` have one length."""
+    fields = [value for record in records for value in msgspec.structs.astuple(record)]
+    if len({len(values) for values in fields if isinstance(values, list)}) > 1:
+        raise ValueError("what was counted of nodes or over time has lists of several lengths")
+
+
+class SimulationStats(msgspec.Struct, frozen=True, kw_only=True):
     """The counters of one simulation."""
 
     requests: int
@@ -141,17 +300,17 @@ class SimulationStats(msgspec.Struct, frozen=True):
     decode_misses: int
     unplaced_objects: int
     """Objects that were stored nowhere: too large for every tier, or without room in staging."""
+    offers: OfferStats | UnsetType = UNSET
+    stalled_requests: int | UnsetType = UNSET
+    """Requests that load more than a tier holds: a real engine would never finish them."""
     first_token: TimeToFirstToken | None
     """None if neither computing nor storage takes time in this simulation."""
     tiers: list[TierStats]
     """Fastest first."""
-    offers: OfferStats | UnsetType = UNSET
-    stalled_requests: int | UnsetType = UNSET
-    """Requests that load more than a tier holds: a real engine would never finish them."""
-    fleet: dict[str, object] | UnsetType = UNSET
-    """Counters of several nodes; UNSET on a single node."""
-    incidents: dict[str, object] | UnsetType = UNSET
-    """Counters around injected events; UNSET without any."""
+    fleet: FleetStats | UnsetType = UNSET
+    """UNSET on a single node."""
+    incidents: IncidentStats | UnsetType = UNSET
+    """UNSET without any incident."""
 
     @property
     def hits(self) -> int:
@@ -174,6 +333,12 @@ class SimulationStats(msgspec.Struct, frozen=True):
             if tier.name == name:
                 return tier
         raise KeyError(f"no tier {name!r}; the tiers are {', '.join(t.name for t in self.tiers)}")
+
+
+def to_json(stats: SimulationStats) -> JsonObject:
+    """Return `stats` as a trace's metadata holds them; fields that are UNSET are absent."""
+    fields: JsonObject = msgspec.to_builtins(stats)
+    return fields
 
 
 def simulation_stats(metadata: Metadata) -> SimulationStats | None:

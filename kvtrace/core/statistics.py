@@ -17,6 +17,7 @@ import msgspec
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import DAYS_PER_YEAR, parse_bytes
 
 if TYPE_CHECKING:
@@ -242,7 +243,7 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
     return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
 
 
-def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
+def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:
     """Return the settings that are not the same on all `sides`, one value a side.
 
     Nested names are joined by a dot.
@@ -253,10 +254,10 @@ def differing(sides: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _flat(tree: Any, prefix: str = "") -> dict[str, Any]:
+def _flat(tree: Any, prefix: str = "") -> JsonObject:
     if not isinstance(tree, dict):
         return {prefix: tree}
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for name, value in tree.items():
         flat |= _flat(value, f"{prefix}.{name}" if prefix else str(name))
     return flat

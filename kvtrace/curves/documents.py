@@ -37,12 +37,16 @@ def curve_document(curve: HitCurve, policy: str) -> doc.Document:
         f" {units.counted(curve.requests, 'request')}, objects of {curve.object_tokens} tokens,"
         f" {units.format_bytes(curve.object_bytes)}, full ones only{sampled}"
     )
-    spec = """
-        bytes: capacity_bytes = capacity
-        count: capacity_objects = objects, hits
-        share: hit_ratio = hit rate, optimal_hit_ratio = optimal
-        bytes: read_bytes = read, passed_bytes = passed on, written_bytes = written
-    """
+    columns = [
+        doc.ReportColumn("capacity_bytes", "capacity", doc.Unit.BYTES),
+        doc.ReportColumn("capacity_objects", "objects", doc.Unit.COUNT),
+        doc.ReportColumn("hits", unit=doc.Unit.COUNT),
+        doc.ReportColumn("hit_ratio", "hit rate", doc.Unit.SHARE),
+        doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE),
+        doc.ReportColumn("read_bytes", "read", doc.Unit.BYTES),
+        doc.ReportColumn("passed_bytes", "passed on", doc.Unit.BYTES),
+        doc.ReportColumn("written_bytes", "written", doc.Unit.BYTES),
+    ]
     rows = [
         asdict(point) | {"hit_ratio": _hit_ratio(point, curve.sampling_rate)}
         for point in curve.points
@@ -64,7 +68,7 @@ def curve_document(curve: HitCurve, policy: str) -> doc.Document:
     if not any(point.hits or point.passed_bytes for point in curve.points):
         enough_lines = ["no hits at any capacity: no request reuses an object"]
     table = doc.table_of(
-        title, doc.Sheet.SUMMARY, spec, rows, charts=tuple(_curves(curve)), bars="hits"
+        title, doc.Sheet.SUMMARY, columns, rows, charts=tuple(_curves(curve)), bars="hits"
     )
     return doc.Document("", "", [doc.Chapter("", [table], enough_lines)])
 
@@ -277,20 +281,26 @@ def size_document(
 
 def _tier_tables(point: Point) -> list[doc.ReportTable]:
     p99 = "= peak rate (p99 second)"
-    bandwidth = f"""
-        text: name = tier
-        bytes: capacity_bytes = capacity
-        share: hit_ratio = hits
-        bytes_per_s: read_bytes_per_s = read, p99_second_read_bytes_per_s {p99}, write_bytes_per_s = written,
-            p99_second_write_bytes_per_s {p99}
-        bytes: read_bytes = read in total, written_bytes = written in total
-    """
-    operations = f"""
-        text: name = tier
-        per_s: reads_per_s = reads/s, p99_second_reads_per_s {p99}, writes_per_s = writes/s,
-            p99_second_writes_per_s {p99}
-        number: drive_writes_per_day = DWPD; years: life_years = life
-    """
+    bandwidth = [
+        doc.ReportColumn("name", "tier"),
+        doc.ReportColumn("capacity_bytes", "capacity", doc.Unit.BYTES),
+        doc.ReportColumn("hit_ratio", "hits", doc.Unit.SHARE),
+        doc.ReportColumn("read_bytes_per_s", "read", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn(f"p99_second_read_bytes_per_s {p99}", unit=doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("write_bytes_per_s", "written", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn(f"p99_second_write_bytes_per_s {p99}", unit=doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("read_bytes", "read in total", doc.Unit.BYTES),
+        doc.ReportColumn("written_bytes", "written in total", doc.Unit.BYTES),
+    ]
+    operations = [
+        doc.ReportColumn("name", "tier"),
+        doc.ReportColumn("reads_per_s", "reads/s", doc.Unit.PER_S),
+        doc.ReportColumn(f"p99_second_reads_per_s {p99}", unit=doc.Unit.PER_S),
+        doc.ReportColumn("writes_per_s", "writes/s", doc.Unit.PER_S),
+        doc.ReportColumn(f"p99_second_writes_per_s {p99}", unit=doc.Unit.PER_S),
+        doc.ReportColumn("drive_writes_per_day", "DWPD", doc.Unit.NUMBER),
+        doc.ReportColumn("life_years", "life", doc.Unit.YEARS),
+    ]
     rows = [
         tier.figures() | {"capacity_bytes": bounded_capacity(tier.capacity_bytes)}
         for tier in point.tiers
@@ -316,18 +326,22 @@ def _grid(sizing: Sizing, stack: Stack) -> doc.ReportTable:
     )
     drive = drive_of(stack.preset)
     has_optimum = any(point.optimal_hit_ratio is not None for point in sizing.points)
-    spec = [
-        "bytes: " + ", ".join(f"{role}_bytes = {sizing.labels[role]}" for role in roles),
-        "share: hit_ratio = hits",
+    columns = [
+        doc.ReportColumn(f"{role}_bytes", sizing.labels[role], doc.Unit.BYTES) for role in roles
     ]
-    spec += ["share: optimal_hit_ratio = optimal"] if has_optimum else []
-    spec += ["count: saved_tokens = tokens saved"]
+    columns.append(doc.ReportColumn("hit_ratio", "hits", doc.Unit.SHARE))
+    if has_optimum:
+        columns.append(doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE))
+    columns.append(doc.ReportColumn("saved_tokens", "tokens saved", doc.Unit.COUNT))
     for role in roles:
-        spec.append(
-            f"bytes_per_s: {role}_read = {sizing.labels[role]} read, {role}_written = written"
-        )
-    spec += ["number: drive_writes_per_day = DWPD"] if drive is not None else []
-    spec += ["number: price"] if has_price else []
+        columns += [
+            doc.ReportColumn(f"{role}_read", f"{sizing.labels[role]} read", doc.Unit.BYTES_PER_S),
+            doc.ReportColumn(f"{role}_written", "written", doc.Unit.BYTES_PER_S),
+        ]
+    if drive is not None:
+        columns.append(doc.ReportColumn("drive_writes_per_day", "DWPD", doc.Unit.NUMBER))
+    if has_price:
+        columns.append(doc.ReportColumn("price", unit=doc.Unit.NUMBER))
     rows = []
     for estimated in sizing.points:
         is_chosen = sizing.chosen is not None and estimated.capacities == sizing.chosen.capacities
@@ -344,7 +358,7 @@ def _grid(sizing: Sizing, stack: Stack) -> doc.ReportTable:
             row["drive_writes_per_day"] = point.tiers[drive].drive_writes_per_day
         rows.append(row)
     table = doc.table_of(
-        "", doc.Sheet.SUMMARY, "\n".join(spec), rows, charts=_charts(sizing), keys=len(roles)
+        "", doc.Sheet.SUMMARY, columns, rows, charts=_charts(sizing), keys=len(roles)
     )
     return replace(table, is_answer=True)
 

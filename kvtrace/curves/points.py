@@ -19,9 +19,16 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import (
+    IncidentStats,
+    SimulationStats,
+    TierStats,
+    TimeToFirstToken,
+)
 from kvtrace.core.statistics import (
     DRAM,
     QUANTILES,
@@ -52,11 +59,14 @@ class Timed:
 
     __slots__ = ()
     hit_ratio: float | None
-    first_token: dict[str, Any] | None
+    first_token: TimeToFirstToken | None
 
     def first_token_ns(self, quantile: str) -> float | None:
         """Return a quantile of the modelled TTFT, by its name in the counters; null if unknown."""
-        return None if self.first_token is None else self.first_token["with_cache"][quantile]
+        if self.first_token is None:
+            return None
+        time_ns: float | None = getattr(self.first_token.with_cache, quantile)
+        return time_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +81,7 @@ class Counted(Timed):
     span_ns: int
     """Simulated time that rates refer to."""
     tiers: list[TierDemand]
-    first_token: dict[str, Any] | None
+    first_token: TimeToFirstToken | None
     """Modelled TTFT, with and without the cache; null if nothing takes time."""
     stalled_requests: int | None
     """Requests that never start: their loads exceed a tier that must hold them at once.
@@ -102,8 +112,13 @@ class Point(Counted):
     price: float | None = None
 
 
-Sampled = dict[str, Any]
-"""Counters of the simulation of one sample, with the hits of the optimum."""
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """The simulation of one sample of the objects."""
+
+    stats: SimulationStats
+    optimal_hits: int
+    """Hits of the optimal policy (Belady) on the same sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +236,7 @@ class Stack:
             simulation.run(Meter(simulation))
             counters = simulation.stats()
         [optimal] = optimal_uses(sample, [self._room(preset)])
-        return counters | {"optimal_hits": optimal.hits}
+        return Sampled(counters, optimal.hits)
 
     def estimate(
         self,
@@ -243,7 +258,7 @@ class Stack:
         ratios = _ratios(samples, full.lookups * share)
         ratio = float(np.clip(ratios.mean() - bias, 0.0, full.hit_ratio))
         optimal = _ratios(samples, full.lookups * share, is_optimal=True).mean() - bias
-        samples_by_tier = zip(*(tier_samples["tiers"] for tier_samples in samples), strict=True)
+        samples_by_tier = zip(*(sampled.stats.tiers for sampled in samples), strict=True)
         return replace(
             full,
             capacities=capacities,
@@ -267,7 +282,7 @@ class Stack:
     def _estimated(
         self,
         index: int,
-        samples: Sequence[dict[str, Any]],
+        samples: Sequence[TierStats],
         capacity_bytes: int | None,
         share: float,
         full: Point,
@@ -276,15 +291,15 @@ class Stack:
         counter_names = ("hits", "read_bytes", "written_bytes", "deleted_bytes", "populated_bytes")
         counters = {
             name: round(
-                sum(sample_counters[name] for sample_counters in samples) / len(samples) / share
+                sum(getattr(sample_counters, name) for sample_counters in samples)
+                / len(samples)
+                / share
             )
             for name in counter_names
         }
-        stats = {
-            **counters,
-            "name": samples[0]["name"],
-            "hit_ratio": counters["hits"] / full.lookups,
-        }
+        stats = msgspec.structs.replace(
+            samples[0], hit_ratio=counters["hits"] / full.lookups, **counters
+        )
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
         bytes_per_op = sizes.chunk_bytes / sizes.parts
         amounts = [
@@ -373,13 +388,8 @@ def _ratios(
     More or fewer references are due to a few hot objects, which nearly always hit, so the difference
     is added to the hits (SHARDS-adj).
     """
-    hits = [
-        sample_counters["optimal_hits"]
-        if is_optimal
-        else sum(tier["hits"] for tier in sample_counters["tiers"])
-        for sample_counters in samples
-    ]
-    lookups = [sample_counters["lookups"] for sample_counters in samples]
+    hits = [sampled.optimal_hits if is_optimal else sampled.stats.hits for sampled in samples]
+    lookups = [sampled.stats.lookups for sampled in samples]
     ratios: NDArray[np.float64] = (
         np.array(hits) + expected_references - np.array(lookups)
     ) / expected_references
@@ -434,7 +444,6 @@ def simulated(
         max(requested_ns or 0, simulation.last_io_ns),
     )
     drive = drive_of(preset)
-    hits, lookups = sum(counters["hits"] for counters in stats["tiers"]), stats["lookups"]
     written_bytes: tuple[int, ...] = ()
     if drive is not None:
         tiers_by_node, is_own = simulation.places
@@ -444,13 +453,14 @@ def simulated(
             (drive_counters["written_bytes"] - drive_counters["populated_bytes"]).tolist()
         )
     return Simulated(
-        **{
-            name: stats[name]
-            for name in ("requests", "lookups", "input_tokens", "output_tokens", "first_token")
-        },
-        hit_ratio=hits / lookups if lookups else None,
+        requests=stats.requests,
+        lookups=stats.lookups,
+        input_tokens=stats.input_tokens,
+        output_tokens=stats.output_tokens,
+        first_token=stats.first_token,
+        hit_ratio=stats.hit_ratio,
         # A restarted request may recompute tokens.
-        saved_tokens=stats["input_tokens"] - simulation.world.total.missed_tokens,
+        saved_tokens=stats.input_tokens - simulation.world.total.missed_tokens,
         span_ns=span_ns,
         load_ns=requested_ns or span_ns,
         tiers=[
@@ -461,18 +471,19 @@ def simulated(
                 instances=preset.fleet.instances(tier.scope),
             )
             for index, (counters, tier, rates) in enumerate(
-                zip(stats["tiers"], preset.tiers, meter.rates(span_ns), strict=True)
+                zip(stats.tiers, preset.tiers, meter.rates(span_ns), strict=True)
             )
         ],
-        live_bytes=[counters["live_bytes"] for counters in stats["tiers"]],
-        stalled_requests=stats.get("stalled_requests", 0),
+        live_bytes=[counters.live_bytes for counters in stats.tiers],
+        stalled_requests=0 if stats.stalled_requests is UNSET else stats.stalled_requests,
         largest_load_bytes=simulation.world.total.largest_load,
-        imbalance=stats["fleet"]["imbalance"]["requests"] if "fleet" in stats else None,
-        duplicate_bytes=stats["fleet"]["duplicate_bytes"] if "fleet" in stats else None,
+        imbalance=None if stats.fleet is UNSET else stats.fleet.imbalance.requests,
+        duplicate_bytes=None if stats.fleet is UNSET else stats.fleet.duplicate_bytes,
         drive_written_bytes=written_bytes,
-        hits_back_ns=next(
-            (counters["hits_back_ns"] for counters in stats.get("incidents", {}).get("around", [])),
-            None,
+        hits_back_ns=(
+            stats.incidents.around[0].hits_back_ns
+            if isinstance(stats.incidents, IncidentStats) and stats.incidents.around
+            else None
         ),
     )
 
@@ -586,7 +597,7 @@ def _rate(by_second: Any, span_s: float) -> SecondRate | None:
 
 
 def tier_demand(
-    stats: dict[str, Any],
+    stats: TierStats,
     capacity_bytes: int | None,
     rates: Rates,
     endurance: Endurance | None,
@@ -603,17 +614,14 @@ def tier_demand(
     drive_size, bytes_per_day = drive_bytes or capacity_bytes, None
     if is_drive and rates.write_bytes_per_s is not None:
         bytes_per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
-    counter_names = (
-        "name",
-        "hits",
-        "hit_ratio",
-        "read_bytes",
-        "written_bytes",
-        "deleted_bytes",
-        "populated_bytes",
-    )
     return TierDemand(
-        **{name: stats[name] for name in counter_names},
+        name=stats.name,
+        hits=stats.hits,
+        hit_ratio=stats.hit_ratio,
+        read_bytes=stats.read_bytes,
+        written_bytes=stats.written_bytes,
+        deleted_bytes=stats.deleted_bytes,
+        populated_bytes=stats.populated_bytes,
         capacity_bytes=capacity_bytes,
         rates=rates,
         drive_writes_per_day=bytes_per_day / drive_size

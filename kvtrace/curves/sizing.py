@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvtrace.core import pl
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
@@ -96,7 +97,7 @@ class SizeAnswer:
             ]
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> JsonObject:
         """Return everything as `kvtrace size --json` prints it."""
         config, points = self.scenario.config, self.sizing.points
         names = ("preset", "model", "tensor_parallel", "seed", "source", "serving")

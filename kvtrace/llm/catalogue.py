@@ -24,7 +24,6 @@ from kvtrace.core.document.document import (
     ReportTable,
     Sheet,
     Unit,
-    columns_of,
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import counted, format_bytes, format_count, format_io_size
@@ -171,7 +170,11 @@ def listing_document(models: list[dict[str, Any]]) -> Document:
         "fixed_bytes": "fixed, B/request",
         "max_context_tokens": "context, tokens",
     }
-    columns = columns_of("text: name = model; count: layers; text: kv_dtype = dtype")
+    columns = [
+        ReportColumn("name", "model"),
+        ReportColumn("layers", unit=Unit.COUNT),
+        ReportColumn("kv_dtype", "dtype"),
+    ]
     columns += [ReportColumn(name, heading, Unit.COUNT) for name, heading in headings.items()]
     rows = [[model[column.name] or None for column in columns] for model in models]
     table = ReportTable("models, before any tensor-parallel split", Sheet.SUMMARY, columns, rows)
@@ -335,9 +338,8 @@ def document(description: dict[str, Any]) -> Document:
     if sizes["stored_windowed"] == sizes["stored_dense"]:
         del sizes["stored_windowed"]
     rows = [[name.replace("_", ", "), size, size] for name, size in sizes.items()]
-    size_table = ReportTable(
-        "", Sheet.SUMMARY, columns_of(f"text: what = all ranks; {_SIZES}"), rows
-    )
+    columns = [ReportColumn("what", "all ranks"), *_SIZES]
+    size_table = ReportTable("", Sheet.SUMMARY, columns, rows)
     chapters += [
         Chapter(
             f"A chunk of {counted(description['chunk_tokens'], 'token')}{page}",
@@ -373,15 +375,21 @@ def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
         rows.append([f"{g['kind']}{window}", g[f"formula{suffix}"], g.get(token), g.get(state)])
     if sum(token in g for g in d["groups"]) > 1:
         rows.append(["together", "", d[token], None])
-    columns = columns_of(
-        f"text: layers, formula = bytes; count: {token} = B a token, {state} = B a state"
-    )
+    columns = [
+        ReportColumn("layers"),
+        ReportColumn("formula", "bytes"),
+        ReportColumn(token, "B a token", Unit.COUNT),
+        ReportColumn(state, "B a state", Unit.COUNT),
+    ]
     if not any(state in g for g in d["groups"]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)
 
 
-_SIZES: Final = "count: size_bytes = bytes; bytes: size ="
+_SIZES: Final = (
+    ReportColumn("size_bytes", "bytes", Unit.COUNT),
+    ReportColumn("size", "", Unit.BYTES),
+)
 
 
 def _objects(d: dict[str, Any]) -> ReportTable:
@@ -394,7 +402,11 @@ def _objects(d: dict[str, Any]) -> ReportTable:
         copies = "one rank" if p["copies"] == 1 else f"each of {p['copies']} ranks"
         rows.append([f"{name} on {copies}", size, size, p["object_bytes_per_rank"]])
     rows.append(["all ranks", d["chunk_bytes"], d["chunk_bytes"], None])
-    columns = columns_of(f"text: object; {_SIZES}; count: unpadded_bytes = unpadded")
+    columns = [
+        ReportColumn("object"),
+        *_SIZES,
+        ReportColumn("unpadded_bytes", "unpadded", Unit.COUNT),
+    ]
     if all(row[1] == row[3] for row in rows[:-1]):
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return ReportTable("", Sheet.SUMMARY, columns, rows)

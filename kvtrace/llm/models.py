@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.catalogue import describe_model, find_model, load_models
@@ -96,7 +96,7 @@ class Model:
         tensor_parallel: int = 1,
         chunk_tokens: int = 256,
         page_bytes: int = 4096,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return the arithmetic of a prompt of `tokens` tokens, as `kvtrace models NAME --json`.
 
         >>> import kvtrace as kt

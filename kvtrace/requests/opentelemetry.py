@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from kvtrace.core.errors import TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.requests import requests as reading
 
 INPUT: Final = "gen_ai.usage.input_tokens"
@@ -47,7 +48,7 @@ _Key = tuple[str, str] | int
 
 class _Attribute(msgspec.Struct):
     key: str
-    value: dict[str, Any] = {}
+    value: JsonObject = {}
 
 
 class _Span(msgspec.Struct, rename="camel"):

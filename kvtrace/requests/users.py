@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 from kvtrace.core import pa
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import (
@@ -186,7 +187,7 @@ def _requests(
     by_class = {
         str(name): int(np.count_nonzero(served["rank"] == rank)) for rank, name in enumerate(Qos)
     }
-    origin: dict[str, Any] = {
+    origin: JsonObject = {
         "kind": "overlapping",
         "users": len(users),
         "requests": len(served),
@@ -697,7 +698,7 @@ def _turns(
 
 
 def _notes(
-    arrivals: ArrivalProcess, origin: dict[str, Any], max_context_tokens: int
+    arrivals: ArrivalProcess, origin: JsonObject, max_context_tokens: int
 ) -> tuple[str, ...]:
     live, generator = origin["live_conversations"], origin["generator"]
     pause = f"{live / arrivals.rate_per_s:g} s"

@@ -6,11 +6,11 @@ import weakref
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
@@ -115,7 +115,7 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
     return dense(names)
 
 
-def grown(array: Any, wanted: int, fill: int) -> Any:
+def grown(array: Array, wanted: int, fill: int) -> Array:
     """Return `array` with at least `wanted` rows, new ones of `fill`.
 
     It grows to twice its length or more.

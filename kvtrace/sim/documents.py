@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from msgspec import UNSET, UnsetType
+from msgspec.structs import asdict
 
 from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import (
@@ -14,7 +15,14 @@ from kvtrace.core.document.document import (
     Unit,
     table_of,
 )
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
+from kvtrace.core.simulation_stats import (
+    SimulationStats,
+    StreamStats,
+    TierStats,
+    TimeToFirstToken,
+)
 from kvtrace.core.units import (
     counted,
     format_bytes,
@@ -27,28 +35,27 @@ from kvtrace.llm.serving import serving_text
 _STREAMS_SHOWN = 8
 
 
-def _computed(summary: dict[str, Any]) -> list[str]:
-    """Return what computes, how long tokens took on average, and how long prompts waited."""
-    stats, said = summary["stats"], [serving_text(summary["serving"])]
-    if mean_ns := stats["decode"]["mean_ns_per_token"]:
-        tokens = format_count(stats["decode"]["tokens"])
-        said.append(
+def _compute_lines(serving: JsonObject, stats: SimulationStats) -> list[str]:
+    """Describe the GPU, the mean time of a generated token and the mean wait of a prompt."""
+    lines = [serving_text(serving)]
+    if mean_ns := stats.decode.mean_ns_per_token:
+        tokens = format_count(stats.decode.tokens)
+        lines.append(
             f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average"
         )
-    if mean_ns := stats["prefill"]["mean_wait_ns"]:
-        prefills = format_count(stats["prefill"]["requests"])
-        said[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
-    return said
+    if mean_ns := stats.prefill.mean_wait_ns:
+        prefills = format_count(stats.prefill.requests)
+        lines[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
+    return lines
 
 
-def simulation_document(summary: dict[str, Any]) -> Document:
-    """Return what the simulation counted as a document."""
-    stats, first = summary["stats"], summary["stats"]["first_token"]
-    rows = stats["tiers"]
-    has_refusals = any("refused_bytes" in tier for tier in rows)
+def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document:
+    """Build the report of a simulation from its counters and the facts that `kvtrace gen` prints."""
+    is_fleet = stats.fleet is not UNSET
+    has_refusals = any(tier.refused_bytes is not UNSET for tier in stats.tiers)
     columns = [
-        ReportColumn("name", "tier", Unit.TEXT),
-        *([ReportColumn("scope", "scope", Unit.TEXT)] if "fleet" in stats else []),
+        ReportColumn("name", "tier"),
+        *([ReportColumn("scope")] if is_fleet else []),
         ReportColumn("hit_ratio", "hits", Unit.SHARE),
         ReportColumn("read_bytes", "read", Unit.BYTES),
         ReportColumn("written_bytes", "written", Unit.BYTES),
@@ -56,99 +63,127 @@ def simulation_document(summary: dict[str, Any]) -> Document:
         ReportColumn("live_bytes", "live at end", Unit.BYTES),
         *([ReportColumn("refused_bytes", "not admitted", Unit.BYTES)] if has_refusals else []),
     ]
-    if has_refusals:
-        rows = [{"refused_bytes": None} | tier for tier in rows]
+    rows = [
+        {name: None if value is UNSET else value for name, value in asdict(tier).items()}
+        for tier in stats.tiers
+    ]
     tables = [table_of("simulated", Sheet.SUMMARY, columns, rows)]
-    tables += [] if first is None else [first_token_table(first)]
-    worn = _computed(summary)
-    for tier in summary["endurance"]:
-        line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
-        line += f" to each of {tier['instances']} on average" if "instances" in tier else ""
-        if tier["drive_writes_per_day"] is not None:
-            line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
-        if tier.get("years_of_life") is not None:
-            line += f", {format_years(tier['years_of_life'])} of life"
-        elif "years_of_life" in tier and tier["written_bytes_per_day"]:
-            line += ", life unknown without --drive-size"
-        worn.append(line + " (this trace's rate, kept up)")
+    if stats.first_token is not None:
+        tables.append(first_token_table(stats.first_token))
+    notes = _compute_lines(summary["serving"], stats)
+    notes += [_endurance_line(tier) for tier in summary["endurance"]]
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
-    worn += [
-        cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])
-    ] + _beside(stats)
+    notes += [cost_line(cost, " at the trace's end", basis) for cost in summary.get("costs", [])]
+    notes += _tier_notes(stats)
     headline = (
         f"{counted(summary['rows'], 'row')}, preset {summary['preset']}, model {summary['model']}, "
-        f"seed {summary['seed']}, {counted(stats['requests'], 'request')}"
+        f"seed {summary['seed']}, {counted(stats.requests, 'request')}"
     )
-    if stalled := stats.get("stalled_requests"):
-        headline = f"{STALLS} in {stalled:,} of {stats['requests']:,} requests; {headline}"
-    if of_fleet := stats.get("fleet"):
-        headline = f"{fleet_headline(of_fleet)}; {headline}"
-        tables = [*fleet_tables(of_fleet), *tables]
-    if events := stats.get("incidents"):
-        tables += event_tables(events)
-        worn = [*event_lines(events), *worn]
-    return Document(summary["file"], headline, [Chapter("", tables, worn)])
+    if stats.stalled_requests:
+        stalled = f"{STALLS} in {stats.stalled_requests:,} of {stats.requests:,} requests"
+        headline = f"{stalled}; {headline}"
+    if stats.fleet is not UNSET:
+        headline = f"{fleet_headline(stats.fleet)}; {headline}"
+        tables = [*fleet_tables(stats.fleet), *tables]
+    if stats.incidents is not UNSET:
+        tables += event_tables(stats.incidents)
+        notes = [*event_lines(stats.incidents), *notes]
+    return Document(summary["file"], headline, [Chapter("", tables, notes)])
 
 
-def _beside(stats: dict[str, Any]) -> list[str]:
-    """Return what tiers do beside reads and writes.
+def _endurance_line(tier: JsonObject) -> str:
+    """Describe how much a tier is written a day and how that wears its drive."""
+    line = f"{tier['name']}: {format_bytes(tier['written_bytes_per_day'])} written a day"
+    if "instances" in tier:
+        line += f" to each of {tier['instances']} on average"
+    if tier["drive_writes_per_day"] is not None:
+        line += f", {tier['drive_writes_per_day']:.3g} drive writes per day"
+    if tier.get("years_of_life") is not None:
+        line += f", {format_years(tier['years_of_life'])} of life"
+    elif "years_of_life" in tier and tier["written_bytes_per_day"]:
+        line += ", life unknown without --drive-size"
+    return f"{line} (this trace's rate, kept up)"
 
-    Look-ups, refusals, what was not stored, collecting, streams.
+
+def _tier_notes(stats: SimulationStats) -> list[str]:
+    """Describe the work of tiers other than reads and writes.
+
+    File lookups, refused offers, objects that were lost or dropped, garbage collection, streams.
     """
-    tiers = stats["tiers"]
-    said = [
-        f"{tier['name']}: {counted(tier['file_lookups'], 'look-up')} of files (simulated; no rows"
+    notes = [
+        f"{tier.name}: {counted(tier.file_lookups, 'look-up')} of files (simulated; no rows"
         " of the trace)"
-        for tier in tiers
-        if "file_lookups" in tier
+        for tier in stats.tiers
+        if tier.file_lookups is not UNSET
     ]
-    if (offers := stats.get("offers")) is not None and offers["refused"]:
-        said.append(
-            f"{format_count(offers['refused'])} of {format_count(offers['count'])} offers were"
-            f" refused for lack of space, {counted(offers['refused_objects'], 'object')} in all;"
+    offers = stats.offers
+    if offers is not UNSET and offers.refused:
+        notes.append(
+            f"{format_count(offers.refused)} of {format_count(offers.count)} offers were"
+            f" refused for lack of space, {counted(offers.refused_objects, 'object')} in all;"
             " each is offered again"
         )
-    said += [
-        f"{tier['name']}: {counted(tier['lost_objects'], 'object')}"
-        f" ({format_bytes(tier['lost_bytes'])}) had left the tier above before they were stored,"
-        f" {format_count(tier['dropped_objects'])} ({format_bytes(tier['dropped_bytes'])}) found"
-        f" the queue full and were dropped, {format_count(tier['waiting_objects'])} still wait"
-        for tier in tiers
-        if "lost_objects" in tier
-    ]
-    said += [
-        f"{tier['name']}: {format_bytes(tier['collected_bytes'])} were rewritten by bucket garbage"
-        " collection: written"
-        f" {tier['written_bytes'] / (tier['written_bytes'] - tier['collected_bytes']):.3g} times"
+    notes += [_store_queue_line(tier) for tier in stats.tiers if tier.lost_objects is not UNSET]
+    notes += [
+        f"{tier.name}: {format_bytes(tier.collected_bytes)} were rewritten by bucket garbage"
+        f" collection: written"
+        f" {tier.written_bytes / (tier.written_bytes - tier.collected_bytes):.3g} times"
         " what was stored"
-        for tier in tiers
-        if tier.get("collected_bytes")
+        for tier in stats.tiers
+        if tier.collected_bytes
     ]
-    for tier in tiers:
-        most = sorted(tier.get("streams", []), key=lambda stream: -stream["written_bytes"])
-        parts = [
-            f"{of['stream']} ({of['holds']}) {format_bytes(of['written_bytes'])}"
-            for of in most[:_STREAMS_SHOWN]
-        ]
-        rest = f" and {len(most) - _STREAMS_SHOWN} more" if len(most) > _STREAMS_SHOWN else ""
-        if "streams" in tier:
-            said.append(f"{tier['name']}: written by stream: {', '.join(parts) or 'nothing'}{rest}")
-    return said
+    notes += [
+        f"{tier.name}: written by stream: {_largest_streams(tier.streams)}"
+        for tier in stats.tiers
+        if tier.streams is not UNSET
+    ]
+    return notes
 
 
-def first_token_table(first: dict[str, Any]) -> ReportTable:
-    """Return the modelled times to the first token of `stats`, and in the same queue had each alone
-    found nothing.
-    """
+def _store_queue_line(tier: TierStats) -> str:
+    """Describe the objects that a tier with a store queue did not store."""
+    return (
+        f"{tier.name}: {counted(count_or_zero(tier.lost_objects), 'object')}"
+        f" ({format_bytes(count_or_zero(tier.lost_bytes))}) had left the tier above before they were"
+        f" stored, {format_count(count_or_zero(tier.dropped_objects))}"
+        f" ({format_bytes(count_or_zero(tier.dropped_bytes))}) found the queue full and were dropped,"
+        f" {format_count(count_or_zero(tier.waiting_objects))} still wait"
+    )
+
+
+def count_or_zero(count: int | UnsetType) -> int:
+    """Return `count`, or 0 if it does not apply to the tier."""
+    return 0 if count is UNSET else count
+
+
+def _largest_streams(streams: list[StreamStats]) -> str:
+    """List the streams of a tier by bytes written, the largest first."""
+    ordered = sorted(streams, key=lambda stream: -stream.written_bytes)
+    parts = [
+        f"{stream.stream} ({stream.holds}) {format_bytes(stream.written_bytes)}"
+        for stream in ordered[:_STREAMS_SHOWN]
+    ]
+    hidden = len(ordered) - _STREAMS_SHOWN
+    return (", ".join(parts) or "nothing") + (f" and {hidden} more" if hidden > 0 else "")
+
+
+def first_token_table(first: TimeToFirstToken) -> ReportTable:
+    """Build the table of modelled TTFT: as simulated, and if each request alone had hit nothing."""
     rows = [
-        first["with_cache"] | {"kind": "with cache"},
-        first["without_cache"] | {"kind": "without any hit"},
+        asdict(first.with_cache) | {"kind": "with cache"},
+        asdict(first.without_cache) | {"kind": "without any hit"},
     ]
-    spec = "text: kind =; ns: p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9"
-    return table_of("modelled time to first token", Sheet.SUMMARY, spec, rows)
+    columns = [
+        ReportColumn("kind", ""),
+        ReportColumn("p50_ns", "p50", Unit.NS),
+        ReportColumn("p95_ns", "p95", Unit.NS),
+        ReportColumn("p99_ns", "p99", Unit.NS),
+        ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+    ]
+    return table_of("modelled time to first token", Sheet.SUMMARY, columns, rows)
 
 
-def cost_line(cost: dict[str, Any], when: str, basis: str) -> str:
+def cost_line(cost: JsonObject, when: str, basis: str) -> str:
     """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
     requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
     puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))

@@ -12,17 +12,31 @@ where a window of an event does.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.config import nearest
-from kvtrace.core.document.chapters import hit_ratios
+from kvtrace.core.document.chapters import HitRatios, hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
+from kvtrace.core.simulation_stats import (
+    FleetImbalance,
+    FleetStats,
+    IncidentOutcome,
+    IncidentStats,
+    IncidentWindow,
+    LookupSeries,
+    NodeCounts,
+    RestartCounts,
+    TierSeries,
+    TierWindow,
+)
 from kvtrace.core.statistics import is_memory
 from kvtrace.core.units import NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native import records
@@ -311,13 +325,8 @@ BACK_WITHIN: Final = 0.01
 """As many as before, less so much."""
 MOST_POINTS: Final = 150
 """Of a series over the whole time."""
-OF_REQUESTS: Final = tuple(name for name in records.LOOKUP_OUTCOME.names or () if name != "ts_ns")
-OF_AGAIN: Final = ("requests", "lookups", "hits", "of_lookups", "of_hits")
-"""Of requests that began again, each time.
-
-How many, their look-ups and hits, and of how many of all requests.
-"""
-OF_TIERS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
+LOOKUP_COUNTS: Final = tuple(name for name in records.LOOKUP_OUTCOME.names or () if name != "ts_ns")
+TIER_COUNTS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
 _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
 _POPULATE, _LOSE = (enum_code(TRACE, "phase", phase) for phase in (Phase.POPULATE, Phase.LOSE))
 
@@ -332,13 +341,13 @@ class IncidentCounters:
         ends = {0} | {t % NS_PER_S for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
         self._parts = np.array(sorted(ends))
         """Where in a second its stretches begin."""
-        self._requests = np.zeros((0, len(OF_REQUESTS)), np.int64)
-        self._storage = np.zeros((0, len(tiers) * len(OF_TIERS)), np.int64)
-        """[stretches, of each tier OF_TIERS]"""
-        self._again = np.zeros(len(OF_AGAIN), np.int64)
+        self._requests = np.zeros((0, len(LOOKUP_COUNTS)), np.int64)
+        self._storage = np.zeros((0, len(tiers) * len(TIER_COUNTS)), np.int64)
+        """[stretches, of each tier TIER_COUNTS]"""
+        self._again = np.zeros(len(RestartCounts.__struct_fields__), np.int64)
         self._end_ns = 0
 
-    def see(self, rows: dict[str, Any], found: Any) -> None:
+    def see(self, rows: Columns, found: Array) -> None:
         """Count rows of the trace, and what requests found, records.LOOKUP_OUTCOME."""
         at = self._stretch(found["ts_ns"])
         rows_at = self._stretch(rows["ts_ns"])
@@ -347,7 +356,7 @@ class IncidentCounters:
             grown(self._requests, stretches, 0),
             grown(self._storage, stretches, 0),
         )
-        for column, name in enumerate(OF_REQUESTS):
+        for column, name in enumerate(LOOKUP_COUNTS):
             np.add.at(self._requests[:, column], at, found[name])
         hits, again = found["local_hits"] + found["shared_hits"], found["restarted"] > 0
         counts = (again, found["lookups"][again], hits[again], found["lookups"], hits)
@@ -361,22 +370,19 @@ class IncidentCounters:
         is_tier = rows["tier"] < len(self._tiers)
         for is_one, count, size in kinds:
             which = is_one & is_tier
-            place, first = rows_at[which], rows["tier"][which].astype(np.int64) * len(OF_TIERS)
+            place, first = rows_at[which], rows["tier"][which].astype(np.int64) * len(TIER_COUNTS)
             if count is not None:
                 np.add.at(self._storage, (place, first + count), 1)
             np.add.at(self._storage, (place, first + size), length[which])
 
-    def _stretch(self, ts_ns: Any) -> Any:
+    def _stretch(self, ts_ns: Array | np.int64) -> Array:
         parts = np.searchsorted(self._parts, ts_ns % NS_PER_S, side="right") - 1
         return ts_ns // NS_PER_S * len(self._parts) + parts
 
-    def stats(self, end_ns: int) -> dict[str, Any]:
-        """Return the counters as the metadata carries them, of a simulation that ends then.
-
-        Nothing without events.
-        """
+    def stats(self, end_ns: int) -> IncidentStats | UnsetType:
+        """Return the counters of a simulation that ends at `end_ns`; UNSET without incidents."""
         if not self._incidents:
-            return {}
+            return UNSET
         self._end_ns = end_ns
         stretches = (end_ns // NS_PER_S + 1) * len(self._parts)
         self._requests, self._storage = (
@@ -387,76 +393,85 @@ class IncidentCounters:
         step = max(1, -(-seconds // MOST_POINTS))
         starts = np.arange(0, seconds, step) * len(self._parts)
         end = max(
-            seconds * len(self._parts), int(self._stretch(end_ns)) + 1
+            seconds * len(self._parts), int(self._stretch(np.int64(end_ns))) + 1
         )  # what is last may come as it ends
         requests = np.add.reduceat(self._requests[:end], starts)
         tiers = np.add.reduceat(self._storage[:end], starts).reshape(
             len(starts), len(self._tiers), -1
         )
-        return {
-            "incidents": (
-                {"around": [self._of(incident, end_ns) for incident in self._incidents]}
-                | {
-                    "begun_again": dict(zip(OF_AGAIN, self._again.tolist(), strict=True)),
-                    "step_ns": step * NS_PER_S,
-                    "end_ns": end_ns,
-                    "over_time": {
-                        name: requests[:, column].tolist()
-                        for column, name in enumerate(OF_REQUESTS)
+        return IncidentStats(
+            around=[self._outcome(incident, end_ns) for incident in self._incidents],
+            begun_again=RestartCounts(*self._again.tolist()),
+            step_ns=step * NS_PER_S,
+            end_ns=end_ns,
+            over_time=LookupSeries(
+                **{name: requests[:, column].tolist() for column, name in enumerate(LOOKUP_COUNTS)}
+            ),
+            tiers=[
+                TierSeries(
+                    name=name,
+                    **{
+                        count: tiers[:, t, column].tolist()
+                        for column, count in enumerate(TIER_COUNTS)
                     },
-                    "tiers": [
-                        {"name": name}
-                        | {of: tiers[:, t, column].tolist() for column, of in enumerate(OF_TIERS)}
-                        for t, name in enumerate(self._tiers)
-                    ],
-                }
-            )
-        }
+                )
+                for t, name in enumerate(self._tiers)
+            ],
+        )
 
-    def _of(self, incident: Incident, end_ns: int) -> dict[str, Any]:
+    def _outcome(self, incident: Incident, end_ns: int) -> IncidentOutcome:
+        """Count the windows around `incident`, and find when its hits are back."""
         over_ns = incident.end_ns(self._fleet)
         windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
-        before = windows[0]["hit_ratio"] if windows and windows[0]["window"] == "before" else None
+        before = windows[0].hit_ratio if windows and windows[0].window == "before" else None
         back_ns = None
         if before is not None:
             for start in range(over_ns, end_ns - STEP_NS + 1, STEP_NS):
-                ratio = hit_ratios(self._between(start, start + STEP_NS)[0])["hit_ratio"]
+                lookups, _ = self._between(start, start + STEP_NS)
+                ratio = ratios_of(lookups)["hit_ratio"]
                 if ratio is not None and ratio >= before - BACK_WITHIN:
                     back_ns = start + STEP_NS - over_ns
                     break
-        return {
-            "event": incident.text,
-            "at_ns": incident.at_ns,
-            "over_ns": over_ns,
-            "is_reached": incident.at_ns < end_ns,
-            "hits_back_ns": back_ns,
-            "windows": windows,
-        }
+        return IncidentOutcome(
+            event=incident.text,
+            at_ns=incident.at_ns,
+            over_ns=over_ns,
+            is_reached=incident.at_ns < end_ns,
+            hits_back_ns=back_ns,
+            windows=windows,
+        )
 
-    def _window(self, name: str, first_ns: int, last_ns: int) -> dict[str, Any]:
-        found, storage = self._between(first_ns, last_ns)
-        each = (-1, len(self._tiers), len(OF_TIERS))
+    def _window(self, name: str, first_ns: int, last_ns: int) -> IncidentWindow:
+        lookups, storage = self._between(first_ns, last_ns)
+        each = (-1, len(self._tiers), len(TIER_COUNTS))
         # The most in a second from the start of the window on.
         seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(
             each
         )
-        return {
-            "window": name,
-            "from_ns": first_ns,
-            "to_ns": last_ns,
-            **found,
-            **hit_ratios(found),
-            "tiers": [
-                {"name": tier}
-                | dict(zip(OF_TIERS, of.tolist(), strict=True))
-                | {"peak_read_bytes": int(most[1]), "peak_written_bytes": int(most[3])}
-                for tier, of, most in zip(
+        return IncidentWindow(
+            window=name,
+            from_ns=first_ns,
+            to_ns=last_ns,
+            lookups=lookups["lookups"],
+            local_hits=lookups["local_hits"],
+            shared_hits=lookups["shared_hits"],
+            computed_tokens=lookups["computed_tokens"],
+            restarted=lookups["restarted"],
+            **ratios_of(lookups),
+            tiers=[
+                TierWindow(
+                    name=tier,
+                    **dict(zip(TIER_COUNTS, total.tolist(), strict=True)),
+                    peak_read_bytes=int(peak[TIER_COUNTS.index("read_bytes")]),
+                    peak_written_bytes=int(peak[TIER_COUNTS.index("written_bytes")]),
+                )
+                for tier, total, peak in zip(
                     self._tiers, seconds.sum(axis=0), seconds.max(axis=0), strict=True
                 )
             ],
-        }
+        )
 
-    def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Any]:
+    def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Array]:
         """Return what requests found in a window, and its stretches of storage.
 
         All that are left, if it ends last.
@@ -464,7 +479,7 @@ class IncidentCounters:
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
         of = slice(first, None if last_ns == self._end_ns else last)
         return (
-            dict(zip(OF_REQUESTS, self._requests[of].sum(axis=0).tolist(), strict=True)),
+            dict(zip(LOOKUP_COUNTS, self._requests[of].sum(axis=0).tolist(), strict=True)),
             self._storage[of],
         )
 
@@ -545,7 +560,7 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     world.knobs.endless_tiers &= ~lost
 
 
-def all_tiers(world: records.World) -> tuple[Any, Any]:
+def all_tiers(world: records.World) -> tuple[Array, Array]:
     """Return the tiers of all places, records.TIER, by place and tier, nodes first.
 
     And for each if it is one.
@@ -568,7 +583,7 @@ def all_tiers(world: records.World) -> tuple[Any, Any]:
     return found, is_one
 
 
-BY_NODE = (
+NODE_COUNTS = (
     "requests",
     "input_tokens",
     "computed_tokens",
@@ -579,36 +594,39 @@ BY_NODE = (
 )
 
 
-def stats(setting: FleetSetting, world: records.World) -> dict[str, Any]:
-    """Return the counters of the fleet as the metadata carries them; nothing of one node alone."""
+def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | UnsetType:
+    """Return the counters of the fleet; UNSET for a single node."""
     if world.fleet.count <= 1:
-        return {}
+        return UNSET
     nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entry_nodes]
-    total = {name: int(nodes[name].sum()) for name in BY_NODE}
+    total = {name: int(nodes[name].sum()) for name in NODE_COUNTS}
     slots = world.slots
     copies = slots[
         (slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)
     ]
     homes, counts = np.unique(copies["home"], return_counts=True)
-    return {
-        "fleet": {
-            "nodes": setting.nodes,
-            "router": str(setting.router),
-            "local_hits": total["local_hits"],
-            "shared_hits": total["shared_hits"],
-            **hit_ratios(total),
-            "computed_tokens": total["computed_tokens"],
-            "duplicate_bytes": int((slots["size"][homes] * (counts - 1)).sum()),
-            **({"link_bytes": int(nodes["sent_bytes"].sum())} if setting.is_disaggregated else {}),
-            "imbalance": {
-                # 1 is even: of the nodes that the router chooses from.
-                name: (
-                    float(routed[name].max()) / float(routed[name].mean())
-                    if routed[name].any()
-                    else None
-                )
-                for name in ("requests", "computing_ns")
-            },
-            "by_node": {name: nodes[name].tolist() for name in BY_NODE},
-        }
-    }
+    return FleetStats(
+        nodes=setting.nodes,
+        router=str(setting.router),
+        local_hits=total["local_hits"],
+        shared_hits=total["shared_hits"],
+        **ratios_of(total),
+        computed_tokens=total["computed_tokens"],
+        duplicate_bytes=int((slots["size"][homes] * (counts - 1)).sum()),
+        link_bytes=int(nodes["sent_bytes"].sum()) if setting.is_disaggregated else UNSET,
+        imbalance=FleetImbalance(
+            requests=_imbalance(routed["requests"]),
+            computing_ns=_imbalance(routed["computing_ns"]),
+        ),
+        by_node=NodeCounts(**{name: nodes[name].tolist() for name in NODE_COUNTS}),
+    )
+
+
+def _imbalance(counts: Array) -> float | None:
+    """Return the largest of the nodes' `counts` over their mean; None if all are 0."""
+    return float(counts.max()) / float(counts.mean()) if counts.any() else None
+
+
+def ratios_of(counts: Mapping[str, int]) -> HitRatios:
+    """Return the hit ratios of `counts` by name."""
+    return hit_ratios(counts["local_hits"], counts["shared_hits"], counts["lookups"])

@@ -14,12 +14,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+import msgspec
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from kvtrace.core import metadata, pa
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.schema import (
     OBJECTS,
@@ -31,6 +35,7 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
+from kvtrace.core.simulation_stats import StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
@@ -59,7 +64,7 @@ _KEY_DIGITS = 12
 def write(
     path: Path,
     simulation: Simulation,
-    config: dict[str, Any],
+    config: JsonObject,
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
@@ -102,11 +107,15 @@ def write(
                 log.write(batch)
         stats, stalls = simulation.stats(), []
         if labels is not None:
-            stats["tiers"] = [tier | labels.counts(t) for t, tier in enumerate(stats["tiers"])]
-        if stalled := stats.get("stalled_requests"):
+            tiers = [
+                msgspec.structs.replace(tier, streams=labels.counts(t))
+                for t, tier in enumerate(stats.tiers)
+            ]
+            stats = msgspec.structs.replace(stats, tiers=tiers)
+        if stats.stalled_requests:
             tier = next(tier.name for tier in simulation.preset.tiers if tier.loads_whole)
             which = (
-                f"{stalled:,} of {stats['requests']:,} requests load more from storage than tier"
+                f"{stats.stalled_requests:,} of {stats.requests:,} requests load more from storage than tier"
                 f" {tier} holds"
             )
             end = (
@@ -115,7 +124,7 @@ def write(
             )
             stalls = [f"{STALLS}: {which}; {end}"]
         for writer in filter(None, (trace, objects, log)):
-            writer.update(stats=stats, notes=stalls + writer.meta.notes)
+            writer.update(stats=to_json(stats), notes=stalls + writer.meta.notes)
             writer.finish()
     return trace.meta
 
@@ -150,7 +159,9 @@ def _run(
             )
         if log is not None and len(flush.log):
             log.write(
-                batch_of(REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names})
+                batch_of(
+                    REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names or ()}
+                )
             )
         taken.append((trace.rows, flush))
         # Memory is given back once what it holds is encoded.
@@ -169,12 +180,12 @@ def _run(
             future.result()
 
 
-def trace_batch(rows: dict[str, Any], extras: tuple[str, ...] = ()) -> pa.RecordBatch:
+def trace_batch(rows: Columns, extras: tuple[str, ...] = ()) -> pa.RecordBatch:
     """Return rows of the simulation, arrays by column, as a record batch that shares their memory."""
     return batch_of(TRACE, {"offset_bytes": np.zeros(len(rows["ts_ns"]), np.int64)} | rows, extras)
 
 
-def object_batch(first_id: int, kind: str, sizes: Any) -> pa.RecordBatch:
+def object_batch(first_id: int, kind: str, sizes: Array) -> pa.RecordBatch:
     """Return objects `first_id`, `first_id` + 1, … of `kind` with `sizes`, bytes, as a record
     batch.
 
@@ -202,7 +213,7 @@ def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks
     ]
 
 
-def _metadata(simulation: Simulation, config: dict[str, Any], argv: list[str]) -> Metadata:
+def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Metadata:
     preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
         "name": config["model"],
@@ -323,7 +334,7 @@ class StreamLabels:
             (len(settings), max(tier.stream_count for tier in settings), 2), np.int64
         )
 
-    def label(self, flush: Flush) -> Any:
+    def label(self, flush: Flush) -> Array:
         """Return the stream of each row of `flush`, int16; NONE where it has none."""
         self._note(flush)
         rows, found = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
@@ -342,23 +353,23 @@ class StreamLabels:
                 np.add.at(self._tally[t, :, 1], numbers, rows["length_bytes"][writes[here]])
         return found
 
-    def counts(self, t: int) -> dict[str, Any]:
-        """Return what was written to tier `t` in each of its streams; nothing if it has none."""
-        streams, most = self._streams[t], int(self._counts[t])
+    def counts(self, t: int) -> list[StreamStats] | UnsetType:
+        """Count the writes of each stream of tier `t`; UNSET if the tier has no streams."""
+        streams, stream_count = self._streams[t], int(self._counts[t])
         if streams is Streams.NONE:
-            return {}
+            return UNSET
         names = CLASSES[streams]
-        found = [
-            {
-                "stream": n,
-                "holds": ", ".join(names[n::most]) or f"{streams}s {n}, {n + most}, ...",
-                "writes": int(writes),
-                "written_bytes": int(size),
-            }
-            for n, (writes, size) in enumerate(self._tally[t, :most])
+        return [
+            StreamStats(
+                stream=stream,
+                holds=", ".join(names[stream::stream_count])
+                or f"{streams}s {stream}, {stream + stream_count}, ...",
+                writes=int(writes),
+                written_bytes=int(written_bytes),
+            )
+            for stream, (writes, written_bytes) in enumerate(self._tally[t, :stream_count])
             if writes
         ]
-        return {"streams": found}
 
     def _note(self, flush: Flush) -> None:
         first, self._objects = self._objects, self._objects + len(flush.object_bytes)
@@ -388,7 +399,7 @@ class StreamLabels:
                 flush.log[name] if requests is None else getattr(requests, name)[rows]
             )
 
-    def _classes(self, of: Streams, write: dict[str, Any]) -> Any:
+    def _classes(self, of: Streams, write: Columns) -> Array:
         found = np.zeros(len(write["tier"]), np.int64)
         if of is Streams.PHASE:
             found = _PHASE_CLASS[write["phase"]]

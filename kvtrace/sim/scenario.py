@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import parse_duration_ns, positive
 from kvtrace.llm import serving
 from kvtrace.llm.catalogue import find_model, logged_model
@@ -43,7 +44,7 @@ class Scenario:
     load: Load
     ranks: int
     """Tensor-parallel ranks."""
-    config: dict[str, Any]
+    config: JsonObject
     """The configuration, as the metadata of a trace carries it."""
 
     def simulation(self) -> Simulation:
@@ -116,9 +117,9 @@ def build_scenario(
     logged = None if requests is None or model else logged_model(requests.origin)
     model_name = logged[0] if logged else model or plain.load.model or MODEL
     shape = logged[1] if logged and not kv_dtype else find_model(model_name, kv_dtype)
-    roofline: dict[str, Any] = {}
+    roofline: JsonObject = {}
 
-    def computing_times(gpu: str) -> dict[str, Any]:
+    def computing_times(gpu: str) -> JsonObject:
         roofline.update(serving.computing_times(gpu, shape, tensor_parallel))
         return roofline
 
@@ -168,7 +169,7 @@ def build_scenario(
         waits=waits,
         incidents=parse_all(events, until_ns),
     )
-    config: dict[str, Any] = {
+    config: JsonObject = {
         "preset": preset,
         "model": model_name,
         "kv_dtype": kv_dtype,

@@ -24,17 +24,30 @@ import ctypes
 import mmap
 import resource
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
+from msgspec import UNSET, UnsetType
+from numpy.typing import NDArray
 
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import available_bytes
 from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
+from kvtrace.core.simulation_stats import (
+    DecodeStats,
+    LookupCounts,
+    OfferStats,
+    Percentiles,
+    PrefillStats,
+    SimulationStats,
+    TierStats,
+    TimeToFirstToken,
+)
 from kvtrace.core.statistics import QUANTILES, nearest_rank
 from kvtrace.core.units import format_bytes
 from kvtrace.llm.shape import (
@@ -53,7 +66,7 @@ from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
-from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, TierSetting, bytes_of, ns_of
+from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
 
 FOREVER_NS = 2**62
 # Of slots, of actors for requests in flight, and of objects of one request, to start with.
@@ -90,7 +103,7 @@ class Sizes:
     """Without padding."""
     chunk_bytes: int
     """Of a chunk, all its objects together, each padded."""
-    pieces: Any
+    pieces: Array
     """records.PIECE: what a chunk consists of."""
     ranks: int
     """Those that store objects of their own."""
@@ -104,7 +117,7 @@ class Sizes:
         """Objects of one slot: one for each rank that stores, and each group of layers."""
         return self.ranks * self.layers
 
-    def of(self, tokens: Any, chunk_tokens: int) -> tuple[Any, Any]:
+    def of(self, tokens: Array, chunk_tokens: int) -> tuple[Array, Array]:
         """Return of how many objects items of so many `tokens` consist, and the bytes of each.
 
         See Knobs.
@@ -209,7 +222,7 @@ def has_times(preset: Preset) -> bool:
 
 
 def _set_knobs(
-    knobs: Any, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes
+    knobs: Structure, p: Preset, model: ModelShape, load: Load, library: Library, sizes: Sizes
 ) -> None:
     w, requests, is_chunk = p.workload, load.requests, p.entry is Entry.CHUNK
     knobs.source = records.USERS
@@ -416,7 +429,7 @@ def _set_requests(world: World, load: Load) -> None:
     world.conversations["remaining"] = np.bincount(world.conversation, minlength=count)
 
 
-def _follow(following: Any, waits: Waits, arrival_ns: Any) -> int:
+def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
     """Let requests wait as `waits` says.
 
     Return how many wait for none, and so come at `arrival_ns`, in order.
@@ -472,7 +485,7 @@ def check_memory(more_bytes: int) -> None:
         raise OutOfMemory(f"{why}: use fewer users or nodes, a shorter --duration or larger chunks")
 
 
-def make_rows(columns: Any, rows: int) -> None:
+def make_rows(columns: Structure, rows: int) -> None:
     """Allocate empty columns of `rows` rows."""
     for name, dtype in columns.tables.items():
         setattr(columns, name, np.empty(rows, dtype))
@@ -487,7 +500,7 @@ class GrowableTables:
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
 
-    def extend(self, owner: Structure, name: str, more: int) -> Any:
+    def extend(self, owner: Structure, name: str, more: int) -> Array:
         """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
@@ -518,7 +531,7 @@ class GrowableTables:
         return getattr(owner, name)[count:]
 
 
-def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
+def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Array, Array]:
     """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their
     lists.
 
@@ -535,14 +548,14 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Any, Any]:
     return tiers, lists
 
 
-def new_slots(sizes: Any) -> Any:
+def new_slots(sizes: Array) -> Array:
     """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
     slots = np.zeros(len(sizes), records.SLOT)
     slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, records.NONE
     return slots
 
 
-def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Any, Any]:
+def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Array, Array]:
     """Return the links of `slots` slots in `tiers` tiers, and their notes if any tier's policy is
     not LRU.
     """
@@ -570,19 +583,19 @@ SPARE = 2
 class Flush:
     """The output of the simulation since the last flush; the receiver may keep the arrays."""
 
-    rows: dict[str, Any]
+    rows: Columns
     """Trace rows, an array a column of world.h's RowColumns.
 
     Request and stage NONE for background work.
     """
-    object_bytes: Any
+    object_bytes: Array
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
-    is_other: Any
+    is_other: Array | None
     """int8 beside `object_bytes`.
 
     1 for buckets and the files beside them; None if none ever are.
     """
-    log: Any
+    log: Array
     """Requests of users, records.LOGGED_REQUEST."""
     now_ns: int
 
@@ -611,9 +624,9 @@ class Simulation:
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for"
                 " synthetic users: leave them out, or FILE and --request-rate"
             )
-        self._first_tokens: list[Any] = []
+        self._first_tokens: list[Array] = []
         self._tables = GrowableTables()
-        self._spare: deque[dict[str, Any]] = deque()
+        self._spare: deque[Columns] = deque()
         self.sizes = sizes_of(preset, model, ranks)
         self.library = library_of(
             preset.workload,
@@ -655,7 +668,7 @@ class Simulation:
         """The virtual time: of the last event, once all is over."""
         return self.world.control.now
 
-    def arrivals(self) -> tuple[Any, Any] | None:
+    def arrivals(self) -> tuple[Array, Array] | None:
         """Return which requests of the file arrived, in order, and when, ns.
 
         None if all arrive at their times.
@@ -665,7 +678,7 @@ class Simulation:
         came = self.world.following.came[: self.world.control.arrived]
         return came["actor"], came["when"]
 
-    def library_object_bytes(self) -> list[tuple[str, Any]]:
+    def library_object_bytes(self) -> list[tuple[str, Array]]:
         """Return the first objects, those of system prompts, documents and entries.
 
         Kind, and int64 sizes.
@@ -716,7 +729,7 @@ class Simulation:
             # account.
             self.places, self._fleet_stats = (
                 fleet.all_tiers(self.world),
-                fleet.stats(self.preset.fleet, self.world),
+                fleet.fleet_stats(self.preset.fleet, self.world),
             )
             asked[records.FLUSH] = lambda _need: self._flush()
             is_ended = _finish(self.world, is_ended)
@@ -761,7 +774,13 @@ class Simulation:
         New ones cost a page fault for each 4 KiB.
         """
         if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
-            self._spare.append({name: flush.rows[name].base for name in self.world.rows.arrays})
+            columns: Columns = {}
+            for name in self.world.rows.arrays:
+                whole = flush.rows[name].base
+                if whole is None:
+                    return
+                columns[name] = whole
+            self._spare.append(columns)
 
     def count_seconds(self, seconds: int) -> None:
         """Count what tiers read and write in each second.
@@ -810,122 +829,113 @@ class Simulation:
         self.world.hit_level = np.empty(2 * need, np.int8)
         self.world.chain_mark = np.empty(2 * need, np.int8)
 
-    def stats(self) -> dict[str, Any]:
-        """Return the counters of the simulation, as the metadata carries them."""
-        preset, setting, total = self.preset, self.preset.fleet, self.world.total
-        first_token: dict[str, Any] | None = None
-        tiers, is_one = self.places
-
-        def of_all(t: int, name: str) -> int:
-            """Of all instances of a tier."""
-            return int(tiers[name][is_one[:, t], t].sum())
-
-        if has_times(preset):
-            first_tokens = np.concatenate(self._first_tokens)
-            first_token = {"requests": len(first_tokens)}
-            for kind in ("with_cache", "without_cache"):
-                ordered = np.sort(first_tokens[f"{kind}_ns"])
-                # Each a time that occurred; null where there are too few for it.
-                first_token[kind] = {
-                    f"{name}_ns": (
-                        int(ordered[rank - 1])
-                        if (rank := nearest_rank(len(ordered), part))
-                        else None
-                    )
-                    for name, part in QUANTILES.items()
-                }
-        takes_whole = any(tier.takes_whole for tier in preset.tiers)
-        lookups, decoded, prefills = (
-            getattr(total, name) for name in ("lookups", "decoded_tokens", "prefills")
-        )
-        hits = [of_all(t, "hits") for t in range(len(preset.tiers))]
-        per_tier = [
-            {
-                "name": tier.name,
-                "hits": hits[t],
-                "hit_ratio": hits[t] / lookups if lookups else None,
-            }
-            | {name: of_all(t, name) for name in _counted(tier)}
-            | (
-                {}
-                if setting.nodes == 1
-                else {"scope": str(tier.scope), "instances": setting.instances(tier.scope)}
+    def stats(self) -> SimulationStats:
+        """Return the counters of the simulation, once `run` has ended."""
+        preset, total = self.preset, self.world.total
+        tiers = [self._tier_stats(t) for t in range(len(preset.tiers))]
+        offers: OfferStats | UnsetType = UNSET
+        if any(tier.takes_whole for tier in preset.tiers):
+            offers = OfferStats(
+                count=total.offers,
+                refused=total.refused_offers,
+                refused_objects=total.refused_objects,
             )
-            for t, tier in enumerate(preset.tiers)
-        ]
-        return {
-            **{name: getattr(total, name) for name in _COUNTS},
-            "misses": lookups - sum(hits),
-            "prompts": _shared(total, preset.workload.prompt_share, "prompt"),
-            "documents": _shared(total, preset.workload.rag_share, "document"),
-            "prefill": {
-                "requests": prefills,
-                "mean_wait_ns": round(total.waiting_ns / prefills) if prefills else None,
-            },
-            "decode": {
-                "tokens": decoded,
-                "mean_ns_per_token": round(total.decoding_ns / decoded) if decoded else None,
-            },
-            "decode_misses": total.decode_misses,
-            "unplaced_objects": total.unplaced,
-            **(
-                {"offers": {of: getattr(total, name) for of, name in _OFFERS.items()}}
-                if takes_whole
-                else {}
+        stalled = total.stalled if any(tier.loads_whole for tier in preset.tiers) else UNSET
+        is_endless = self.load.until_ns == FOREVER_NS
+        return SimulationStats(
+            requests=total.requests,
+            input_tokens=total.input_tokens,
+            output_tokens=total.output_tokens,
+            lookups=total.lookups,
+            lookup_bytes=total.lookup_bytes,
+            misses=total.lookups - sum(tier.hits for tier in tiers),
+            prompts=(
+                _lookup_counts(total.prompt_lookups, total.prompt_hits)
+                if preset.workload.prompt_share
+                else None
             ),
-            **(
-                {"stalled_requests": total.stalled}
-                if any(tier.loads_whole for tier in preset.tiers)
-                else {}
+            documents=(
+                _lookup_counts(total.document_lookups, total.document_hits)
+                if preset.workload.rag_share
+                else None
             ),
-            "first_token": first_token,
-            "tiers": per_tier,
-            **self._fleet_stats,
-            **self._incidents_seen.stats(
-                self.now_ns if self.load.until_ns == FOREVER_NS else self.load.until_ns
+            prefill=PrefillStats(
+                requests=total.prefills,
+                mean_wait_ns=_mean_ns(total.waiting_ns, total.prefills),
             ),
-        }
-
-
-_COUNTS = ("requests", "input_tokens", "output_tokens", "lookups", "lookup_bytes")
-
-
-def _counted(tier: TierSetting) -> Iterator[str]:
-    """Yield the fields of records.TIER that say something of `tier`."""
-    yield from (
-        "hit_bytes",
-        "read_bytes",
-        "written_bytes",
-        "populated_bytes",
-        "deleted_bytes",
-        "live_bytes",
-    )
-    if tier.admission is not Admission.ALWAYS:
-        yield from ("refused_objects", "refused_bytes")
-    if tier.looks_past_miss:
-        yield "file_lookups"
-    if tier.store_queue:
-        yield from (
-            "dropped_objects",
-            "dropped_bytes",
-            "lost_objects",
-            "lost_bytes",
-            "waiting_objects",
+            decode=DecodeStats(
+                tokens=total.decoded_tokens,
+                mean_ns_per_token=_mean_ns(total.decoding_ns, total.decoded_tokens),
+            ),
+            decode_misses=total.decode_misses,
+            unplaced_objects=total.unplaced,
+            offers=offers,
+            stalled_requests=stalled,
+            first_token=self._time_to_first_token() if has_times(preset) else None,
+            tiers=tiers,
+            fleet=self._fleet_stats,
+            incidents=self._incidents_seen.stats(self.now_ns if is_endless else self.load.until_ns),
         )
-    if tier.bucket_gc is not None:
-        yield "collected_bytes"
+
+    def _time_to_first_token(self) -> TimeToFirstToken:
+        first_tokens = np.concatenate(self._first_tokens)
+        return TimeToFirstToken(
+            requests=len(first_tokens),
+            with_cache=_percentiles(first_tokens["with_cache_ns"]),
+            without_cache=_percentiles(first_tokens["without_cache_ns"]),
+        )
+
+    def _tier_stats(self, t: int) -> TierStats:
+        """Return the counters of tier `t`, all of its instances together."""
+        tier, fleet_setting = self.preset.tiers[t], self.preset.fleet
+        lookups = self.world.total.lookups
+        tiers, is_one = self.places
+        instances = tiers[is_one[:, t], t]
+
+        def total(name: str) -> int:
+            return int(instances[name].sum())
+
+        def total_if(applies: bool, name: str) -> int | UnsetType:
+            return total(name) if applies else UNSET
+
+        is_filtered = tier.admission is not Admission.ALWAYS
+        has_queue = bool(tier.store_queue)
+        is_alone = fleet_setting.nodes == 1
+        return TierStats(
+            name=tier.name,
+            hits=total("hits"),
+            hit_ratio=total("hits") / lookups if lookups else None,
+            hit_bytes=total("hit_bytes"),
+            read_bytes=total("read_bytes"),
+            written_bytes=total("written_bytes"),
+            populated_bytes=total("populated_bytes"),
+            deleted_bytes=total("deleted_bytes"),
+            live_bytes=total("live_bytes"),
+            refused_objects=total_if(is_filtered, "refused_objects"),
+            refused_bytes=total_if(is_filtered, "refused_bytes"),
+            file_lookups=total_if(bool(tier.looks_past_miss), "file_lookups"),
+            dropped_objects=total_if(has_queue, "dropped_objects"),
+            dropped_bytes=total_if(has_queue, "dropped_bytes"),
+            lost_objects=total_if(has_queue, "lost_objects"),
+            lost_bytes=total_if(has_queue, "lost_bytes"),
+            waiting_objects=total_if(has_queue, "waiting_objects"),
+            collected_bytes=total_if(tier.bucket_gc is not None, "collected_bytes"),
+            scope=UNSET if is_alone else str(tier.scope),
+            instances=UNSET if is_alone else fleet_setting.instances(tier.scope),
+        )
 
 
-def _shared(total: Any, share: float, kind: str) -> dict[str, Any] | None:
-    """Return the look-ups of shared objects, which all look-ups include.
-
-    Null if the workload has none.
-    """
-    if not share:
-        return None
-    lookups, hits = getattr(total, f"{kind}_lookups"), getattr(total, f"{kind}_hits")
-    return {"lookups": lookups, "hits": hits, "hit_ratio": hits / lookups if lookups else None}
+def _percentiles(times_ns: NDArray[np.int64]) -> Percentiles:
+    ordered = np.sort(times_ns)
+    ranks = {name: nearest_rank(len(ordered), share) for name, share in QUANTILES.items()}
+    return Percentiles(
+        **{f"{name}_ns": int(ordered[rank - 1]) if rank else None for name, rank in ranks.items()}
+    )
 
 
-_OFFERS = {"count": "offers", "refused": "refused_offers", "refused_objects": "refused_objects"}
-"""Counters of a tier that takes all or nothing."""
+def _lookup_counts(lookups: int, hits: int) -> LookupCounts:
+    return LookupCounts(lookups, hits, hits / lookups if lookups else None)
+
+
+def _mean_ns(total_ns: int, count: int) -> int | None:
+    return round(total_ns / count) if count else None

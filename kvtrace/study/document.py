@@ -58,7 +58,7 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
             chapters.append(
                 doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all other knobs"])
             )
-        every = _configurations(findings, findings.rows, _ALL_SPEC)
+        every = _configurations(findings, findings.rows, _FIGURE_COLUMNS)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
     best = findings.best
     completed, planned = len(findings.rows), len(findings.study.configurations)
@@ -90,7 +90,18 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
             f"{len(findings.failed)} of {completed} configurations failed, the first with: {error}"
         )
         chapters.append(
-            doc.Chapter("Failed", [_configurations(findings, findings.failed, "text: error")])
+            doc.Chapter(
+                "Failed",
+                [
+                    _configurations(
+                        findings,
+                        findings.failed,
+                        [
+                            doc.ReportColumn("error"),
+                        ],
+                    )
+                ],
+            )
         )
     highlights = [
         doc.Highlight("best hit ratio", best.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
@@ -136,15 +147,18 @@ def _candidate_table(
             if value is not None
         ),
     }  # fmt: skip
-    figures = doc.columns_of("""
-        share: hit_ratio = hits, optimal_hit_ratio = optimal
-        count: recomputed_tokens = recomputed tokens
-        ns: first_token_p99_ns = TTFT p99
-        bytes_per_s: read = read from storage, read_p99 = peak rate (p99 second),
-            written = written to it, written_p99 = peak rate (p99 second)
-        number: drive_writes_per_day = DWPD
-        years: life_years = life
-    """)
+    figures = [
+        doc.ReportColumn("hit_ratio", "hits", doc.Unit.SHARE),
+        doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE),
+        doc.ReportColumn("recomputed_tokens", "recomputed tokens", doc.Unit.COUNT),
+        doc.ReportColumn("first_token_p99_ns", "TTFT p99", doc.Unit.NS),
+        doc.ReportColumn("read", "read from storage", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("read_p99", "peak rate (p99 second)", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("written", "written to it", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("written_p99", "peak rate (p99 second)", doc.Unit.BYTES_PER_S),
+        doc.ReportColumn("drive_writes_per_day", "DWPD", doc.Unit.NUMBER),
+        doc.ReportColumn("life_years", "life", doc.Unit.YEARS),
+    ]
     keys = findings.study.varied
     keyed = [doc.ReportColumn(f"knob.{key}", key) for key in keys]
     cost = doc.ReportColumn("cost", findings.study.cost_name, _cost_unit(findings))
@@ -248,10 +262,14 @@ def _cost_chart(
 
 def _knobs_table(sensitivities: Sequence[Sensitivity]) -> doc.ReportTable:
     """Return the table and the chart of `sensitivities`."""
-    spec = """
-        text: knob; number: swing = swing (points), most = at most
-        text: best = best at, worst = worst at; count: groups
-    """
+    columns = [
+        doc.ReportColumn("knob"),
+        doc.ReportColumn("swing", "swing (points)", doc.Unit.NUMBER),
+        doc.ReportColumn("most", "at most", doc.Unit.NUMBER),
+        doc.ReportColumn("best", "best at"),
+        doc.ReportColumn("worst", "worst at"),
+        doc.ReportColumn("groups", unit=doc.Unit.COUNT),
+    ]
     rows = [
         [
             *(sensitivity.key, 100 * sensitivity.swing, 100 * sensitivity.most),
@@ -275,7 +293,7 @@ def _knobs_table(sensitivities: Sequence[Sensitivity]) -> doc.ReportTable:
                 [max(sensitivity.means.values()) for sensitivity in weakest_first])],
         x_title="hit ratio", y_names=tuple(sensitivity.key for sensitivity in weakest_first),
     )  # fmt: skip
-    return doc.table_of("", doc.Sheet.SUMMARY, spec, rows, charts=(chart,))
+    return doc.table_of("", doc.Sheet.SUMMARY, columns, rows, charts=(chart,))
 
 
 def _map(findings: Findings, along: str, up: str) -> doc.ReportTable:
@@ -313,18 +331,26 @@ def _map(findings: Findings, along: str, up: str) -> doc.ReportTable:
     return doc.ReportTable(title, doc.Sheet.SUMMARY, columns, rows, (chart,))
 
 
-_ALL_SPEC: Final = """
-    share: hit_ratio = hits
-    count: requests, input_tokens = prompt tokens, recomputed_tokens = computed again
-    ns: p50 = first token p50, p99 = p99
-    bytes: capacity; number: price
-"""
+_FIGURE_COLUMNS: Final = [
+    doc.ReportColumn("hit_ratio", "hits", doc.Unit.SHARE),
+    doc.ReportColumn("requests", unit=doc.Unit.COUNT),
+    doc.ReportColumn("input_tokens", "prompt tokens", doc.Unit.COUNT),
+    doc.ReportColumn("recomputed_tokens", "computed again", doc.Unit.COUNT),
+    doc.ReportColumn("p50", "first token p50", doc.Unit.NS),
+    doc.ReportColumn("p99", unit=doc.Unit.NS),
+    doc.ReportColumn("capacity", unit=doc.Unit.BYTES),
+    doc.ReportColumn("price", unit=doc.Unit.NUMBER),
+]
+"""The columns of every configuration that was simulated, after those of its knobs."""
 
 
-def _configurations(findings: Findings, rows: Sequence[StudyRow], spec: str) -> doc.ReportTable:
+def _configurations(
+    findings: Findings, rows: Sequence[StudyRow], columns: Sequence[doc.ReportColumn]
+) -> doc.ReportTable:
+    """Build a table with a row a configuration: its number, its knobs, then `columns`."""
     keys = list(findings.study.axes)
     keyed = [
-        *doc.columns_of("count: configuration"),
+        doc.ReportColumn("configuration", unit=doc.Unit.COUNT),
         *(doc.ReportColumn(f"knob.{key}", key) for key in keys),
     ]
     names = ("hit_ratio", "requests", "input_tokens", "recomputed_tokens")
@@ -340,9 +366,7 @@ def _configurations(findings: Findings, rows: Sequence[StudyRow], spec: str) -> 
         | {"error": getattr(row.result, "error", None)}
         for row in rows
     ]
-    return doc.table_of(
-        "", doc.Sheet.SUMMARY, [*keyed, *doc.columns_of(spec)], cells, keys=len(keyed)
-    )
+    return doc.table_of("", doc.Sheet.SUMMARY, [*keyed, *columns], cells, keys=len(keyed))
 
 
 @dataclass(frozen=True, slots=True)

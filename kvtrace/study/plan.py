@@ -20,6 +20,7 @@ from kvtrace.core.config import as_setting, load_toml, to_struct
 from kvtrace.core.document.document import (
     Chapter,
     Document,
+    ReportColumn,
     ReportTable,
     Sheet,
     Unit,
@@ -383,11 +384,13 @@ class Plan:
             self._table(title, candidates) for title, candidates in listed.items() if candidates
         ]
         if lost and (usual := row.figures) is not None:
-            spec = """
-                text: name = in the middle of the load
-                count: requests, more_tokens = more prompt tokens computed
-                ns: p99 = first token p99, hits_back_ns = hits as before after
-            """
+            columns = [
+                ReportColumn("name", "in the middle of the load"),
+                ReportColumn("requests", unit=Unit.COUNT),
+                ReportColumn("more_tokens", "more prompt tokens computed", Unit.COUNT),
+                ReportColumn("p99", "first token p99", Unit.NS),
+                ReportColumn("hits_back_ns", "hits as before after", Unit.NS),
+            ]
             title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
             if self.nodes > 1:
                 is_replaced = any(
@@ -410,7 +413,7 @@ class Plan:
                 }
                 for name, (_, figures) in {"nothing happens": (None, usual), **lost}.items()
             ]  # fmt: skip
-            tables.append(table_of(title, Sheet.SUMMARY, spec, rows))
+            tables.append(table_of(title, Sheet.SUMMARY, columns, rows))
         configurations = {
             candidate.number: candidate.rows[0].configuration
             for candidates in listed.values()
@@ -470,12 +473,20 @@ class Plan:
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
         """Return a table with a row for each candidate of `listed`."""
-        spec = f"""
-            text: store, router, dram = {DRAM}, size
-            share: hit_ratio = hits; ns: p50 = TTFT p50, p99
-            number: middle = DWPD: median, most; years: life = endurance first exhausted in
-            number: {", ".join(PARTS)}, cost = {self.prices.currency} a month
-        """
+        columns = [
+            ReportColumn("store"),
+            ReportColumn("router"),
+            ReportColumn("dram", DRAM),
+            ReportColumn("size"),
+            ReportColumn("hit_ratio", "hits", Unit.SHARE),
+            ReportColumn("p50", "TTFT p50", Unit.NS),
+            ReportColumn("p99", unit=Unit.NS),
+            ReportColumn("middle", "DWPD: median", Unit.NUMBER),
+            ReportColumn("most", unit=Unit.NUMBER),
+            ReportColumn("life", "endurance first exhausted in", Unit.YEARS),
+            *(ReportColumn(cost_part, unit=Unit.NUMBER) for cost_part in PARTS),
+            ReportColumn("cost", f"{self.prices.currency} a month", Unit.NUMBER),
+        ]
         figures = []
         for candidate in listed:
             (row,) = candidate.rows
@@ -489,7 +500,7 @@ class Plan:
                 "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
                 **dict(zip(PARTS, row.parts, strict=True)), "cost": candidate.cost,
             })  # fmt: skip
-        return table_of(title, Sheet.SUMMARY, spec, figures)
+        return table_of(title, Sheet.SUMMARY, columns, figures)
 
     def _notes(self, findings: Findings, row: StudyRow) -> list[str]:
         """Return the notes below the tables: coverage, modelled times, costs and sources."""
@@ -513,10 +524,8 @@ class Plan:
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
         if figures is not None and figures.first_token is not None:
-            p50, p99 = (
-                format_duration(figures.first_token["without_cache"][name])
-                for name in ("p50_ns", "p99_ns")
-            )
+            without_cache = figures.first_token.without_cache
+            p50, p99 = show(without_cache.p50_ns, Unit.NS), show(without_cache.p99_ns, Unit.NS)
             lines.append(f"TTFT is modelled; without any hit p50 {p50}, p99 {p99}")
         years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
         bucket_note = "a bucket is charged for the bytes that FILE leaves in it"

@@ -13,13 +13,21 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 
-from kvtrace.core.document.document import Chapter, Document, Sheet, table_of
+from kvtrace.core.arrays import Array
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
@@ -70,17 +78,17 @@ class Saving:
     course: Course
     shards: dict[str, list[int]]
     """Bytes by writer, of each part."""
-    model: dict[str, Any]
+    model: JsonObject
     """What the metadata says of the model."""
     until_ns: int
     seed: int
 
     @property
-    def sizes(self) -> Any:
+    def sizes(self) -> Array:
         """int64: the objects of one checkpoint, part by part."""
         return np.concatenate([np.array(sizes, np.int64) for sizes in self.shards.values()])
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> JsonObject:
         """Return what the run saves, restores and loses."""
         saves = sum(event.is_save for event in self.course.events)
         restores = len(self.course.events) - saves
@@ -173,12 +181,12 @@ def notes(job: Saving) -> Iterator[str]:
     )
 
 
-def _rows(job: Saving) -> Iterator[dict[str, Any]]:
+def _rows(job: Saving) -> Iterator[JsonObject]:
     sizes = job.sizes
     ranks = np.concatenate([np.arange(len(shard)) for shard in job.shards.values()])
     for number, event in enumerate(job.course.events):
         phase = _SAVE if event.is_save else _RESTORE
-        steps: list[tuple[int, int, Any, Any, Any]] = []
+        steps: list[tuple[int, int, Array | list[int], Array | list[int], Array | list[int]]] = []
         """Op, phase, objects, bytes and ranks, a stage each."""
         if number:
             steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
@@ -206,7 +214,7 @@ def _rows(job: Saving) -> Iterator[dict[str, Any]]:
         }
 
 
-def document(summary: dict[str, Any]) -> Document:
+def document(summary: JsonObject) -> Document:
     """Return what `kvtrace gen --preset checkpoint` made as a document."""
     found, training = summary["stats"]["checkpoint"], summary["training"]
     headline = (
@@ -216,10 +224,12 @@ def document(summary: dict[str, Any]) -> Document:
         f" {summary['seed']}"
     )
     rows = [{"part": part} | of for part, of in summary["parts"].items()]
-    spec = (
-        "text: part; count: objects = objects a checkpoint; bytes: bytes = a checkpoint,"
-        " largest_bytes = largest"
-    )
+    columns = [
+        ReportColumn("part"),
+        ReportColumn("objects", "objects a checkpoint", Unit.COUNT),
+        ReportColumn("bytes", "a checkpoint", Unit.BYTES),
+        ReportColumn("largest_bytes", "largest", Unit.BYTES),
+    ]
     notes = [
         ", ".join(
             f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")
@@ -233,7 +243,7 @@ def document(summary: dict[str, Any]) -> Document:
     return Document(
         summary["file"],
         headline,
-        [Chapter("", [table_of("parts", Sheet.SUMMARY, spec, rows)], notes)],
+        [Chapter("", [table_of("parts", Sheet.SUMMARY, columns, rows)], notes)],
     )
 
 

@@ -9,20 +9,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from msgspec import UNSET
 from numpy.typing import NDArray
 
 from kvtrace.core import pa
+from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.document.chapters import event_lines, event_tables
-from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, table_of
+from kvtrace.core.document.document import (
+    Cell,
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    table_of,
+)
 from kvtrace.core.errors import TraceError, refuse
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
+from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
 from kvtrace.core.units import (
     INT64_MAX,
@@ -42,7 +53,7 @@ _RETRIEVE, _DOCUMENT = (
 )
 
 
-def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
+def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
     """Count a trace in one pass.
 
     Rows, span, objects, operations and bytes, peak live bytes, hit ratios.
@@ -91,7 +102,7 @@ def take(reader: Reader, progress: Callable[[float], None]) -> dict[str, Any]:
     }
 
 
-def _count(batch: Any, counts: Any, sizes: Any) -> None:
+def _count(batch: pa.RecordBatch, counts: Array, sizes: Array) -> None:
     tier = batch.column("tier").to_numpy().astype(np.int64)
     op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
     cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
@@ -101,7 +112,7 @@ def _count(batch: Any, counts: Any, sizes: Any) -> None:
     np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
 
 
-def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
+def document(name: str, meta: Metadata, found: JsonObject) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
     named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
     said = "- requests" if named is None else counted(named, "request")
@@ -115,12 +126,20 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
         f" {(meta.source or {}).get('kind', '-')}\n{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'};"
         f" configuration {meta.config_sha256[:12]}"
     )
-    operations = "text: tier, op, phase; count: operations; bytes: bytes"
-    tiers = """
-        text: name = tier
-        bytes: capacity_bytes = capacity, peak_live_bytes = peak live, live_bytes_at_end = live at end
-        share: hit_ratio = hit ratio
-    """
+    operations = [
+        ReportColumn("tier"),
+        ReportColumn("op"),
+        ReportColumn("phase"),
+        ReportColumn("operations", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+    ]
+    tiers = [
+        ReportColumn("name", "tier"),
+        ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
+        ReportColumn("peak_live_bytes", "peak live", Unit.BYTES),
+        ReportColumn("live_bytes_at_end", "live at end", Unit.BYTES),
+        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+    ]
     rows = [
         {
             **tier,
@@ -147,7 +166,7 @@ def document(name: str, meta: Metadata, found: dict[str, Any]) -> Document:
     return Document(name, headline, [Chapter("", tables, lines)], meta.notes)
 
 
-def _capacity(tier: dict[str, Any]) -> Any:
+def _capacity(tier: JsonObject) -> Cell | str:
     """Return what a tier may hold; in a fleet, what each instance of it may."""
     capacity, nodes = tier["capacity_bytes"], tier.get("instance_nodes")
     if capacity is None:
@@ -244,8 +263,8 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
 
 
 def monthly_costs(
-    trace: Path, tiers: Sequence[TierSetting], stats: dict[str, Any], span_ns: int | None
-) -> list[dict[str, Any]]:
+    trace: Path, tiers: Sequence[TierSetting], counters: Sequence[TierStats], span_ns: int | None
+) -> list[JsonObject]:
     """Return what each tier with a price costs a month at the rate of `trace`.
 
     Nothing of a trace without a span.
@@ -264,8 +283,7 @@ def monthly_costs(
     )
     months = MONTH_S * NS_PER_S / span_ns
     return [
-        tiers[t].monthly_cost(reads[t], writes[t], months, stats["tiers"][t]["live_bytes"])
-        for t in priced
+        tiers[t].monthly_cost(reads[t], writes[t], months, counters[t].live_bytes) for t in priced
     ]
 
 
@@ -325,7 +343,7 @@ class Ledger:
         """Of the instances of tiers, and of what each object is in each of them."""
 
     @property
-    def extents(self) -> Any:
+    def extents(self) -> Array:
         """int64.
 
         The bytes that each object had in any tier, at its largest; -1 if no row names it.
@@ -343,12 +361,12 @@ class Ledger:
         return int(np.count_nonzero(self._validation.stages >= 0))
 
     @property
-    def live_bytes(self) -> Any:
+    def live_bytes(self) -> Array:
         """int64: of each tier, all its instances together; so are the peaks."""
         return self._validation.tiers["live_bytes"]
 
     @property
-    def peak_bytes(self) -> Any:
+    def peak_bytes(self) -> Array:
         """int64: the most that was live at once."""
         return self._validation.tiers["peak_bytes"]
 
@@ -383,7 +401,7 @@ class Ledger:
             raise self._fault(code, columns)
         self.rows += batch.num_rows
 
-    def _fault(self, code: int, columns: dict[str, Any]) -> TraceError:
+    def _fault(self, code: int, columns: Columns) -> TraceError:
         at = self._validation.fault_row
         row = {name: int(column[at]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]

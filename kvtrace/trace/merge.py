@@ -19,6 +19,7 @@ from msgspec import UNSET
 
 from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError, refuse
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
@@ -279,7 +280,7 @@ def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -
     notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
     # The counters are those of the only KV cache, its tiers in the order of all, and of the only
     # training run.
-    stats: dict[str, Any] = dict(main.stats or {}) if main is not None else {}
+    stats: JsonObject = dict(main.stats or {}) if main is not None else {}
     if counted := stats.get("tiers"):
         # What is live at the end is more than it counted.
         by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}

@@ -16,11 +16,11 @@ import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from kvtrace.core import pa, pl, zstandard
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
@@ -72,9 +72,9 @@ class Import:
 
     numbers: Numbers = field(default_factory=lambda: Numbers(0))
     """Of keys, by 64 bits of their hashes."""
-    others: Any = field(default_factory=lambda: np.zeros(1024, np.int64))
+    others: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     """Of each key, 64 bits more, by which those that share the first are told apart."""
-    sizes: Any = field(default_factory=lambda: np.zeros(1024, np.int64))
+    sizes: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     """Of each key, the largest seen."""
     names: list[pa.StringArray] = field(default_factory=list)
     """The keys in the order of their numbers, some at a time."""
@@ -85,7 +85,7 @@ class Import:
     first_ns: int | None = None
     last_ns: int = 0
 
-    def number(self, names: pa.StringArray) -> Any:
+    def number(self, names: pa.StringArray) -> Array:
         """Return the int64 numbers of keys that differ from each other.
 
         New ones get the next numbers.
@@ -213,7 +213,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
         first_row=state.rows,
     )
 
-    def codes(name: str, known: dict[str, int]) -> Any:
+    def codes(name: str, known: dict[str, int]) -> Array:
         found = frame[name].replace_strict(known, default=None, return_dtype=pl.Int8)
         why = f"unknown value {{!r}}; it must be one of {', '.join(known)}"
         refuse(
@@ -244,7 +244,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
     return batch_of(TRACE, columns)
 
 
-def _phases(frame: Any, ops: Any, state: Import) -> Any:
+def _phases(frame: pl.DataFrame, ops: Array, state: Import) -> Array:
     """Return phase codes.
 
     A phase that starts like a known one is that one, any other is `other` and counted.
@@ -269,7 +269,7 @@ def _phases(frame: Any, ops: Any, state: Import) -> Any:
     return result
 
 
-def _times(seconds: Any, state: Import) -> Any:
+def _times(seconds: Array, state: Import) -> Array:
     """Return ns from the first row, never decreasing.
 
     A double holds today's Unix time to well under 1 µs.
@@ -357,7 +357,7 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
     return lost
 
 
-def _keys(source: Path) -> Any:
+def _keys(source: Path) -> pl.Series | None:
     """Return the keys of the trace's objects as a polars series, null where there is none, or None
     without any.
     """
@@ -374,12 +374,12 @@ def _keys(source: Path) -> Any:
     return objects["key"]
 
 
-def _mlperf_rows(frame: Any, keys: Any, first_us: int) -> Any:
+def _mlperf_rows(frame: pl.DataFrame, keys: pl.Series | None, first_us: int) -> pl.DataFrame:
     us = pl.col("ts_ns") // 1000 + first_us
     phase = pl.col("phase").replace_strict(
         dict(_EXPORT_PHASES), default="Prefill", return_dtype=pl.String
     )
-    key: Any = pl.format("object/{}", pl.col("object_id"))
+    key: pl.Expr = pl.format("object/{}", pl.col("object_id"))
     if keys is not None:
         known = keys.gather(frame["object_id"], null_on_oob=True).alias("key")
         frame, key = frame.with_columns(known), pl.coalesce("key", key)

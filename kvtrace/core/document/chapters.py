@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 import msgspec
 
@@ -19,6 +19,7 @@ from kvtrace.core.document.document import (
     ChartShape,
     Document,
     Highlight,
+    ReportColumn,
     ReportTable,
     Series,
     Sheet,
@@ -28,9 +29,11 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.run.figures import Beside, CheckpointFigures, Distribution, Figures, Mlperf
 from kvtrace.core.run.run_file import RanksNote, RunFile
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
+from kvtrace.core.simulation_stats import FleetStats, IncidentStats, RestartCounts
 from kvtrace.core.statistics import total
 from kvtrace.core.units import (
     NS_PER_S,
@@ -289,10 +292,6 @@ def _classes(name: str, run: RunFile) -> Iterator[list[Any]]:
         yield [of.qos, of.storage.count, None, None, met, of.share_within_p95_target, note, name]
 
 
-_TIMES = (
-    "ns: {way}_p50_ns = p50 {way}, {way}_p95_ns = p95 {way}, {way}_p99_ns = p99 {way}, {way}_max_ns"
-    " = max {way}"
-)
 _SHOWN = 100
 """Checkpoints that are listed one by one."""
 
@@ -346,53 +345,75 @@ def checkpoint_tables(found: CheckpointFigures) -> list[ReportTable]:
             }
             for beside in found.beside
         ]
-        spec = "text: tier, op, measure\n"
-        spec += "\n".join(
-            f"count: {way}_count = operations {way}\n" + _TIMES.format(way=way) for way in ways
-        )
+        columns = [
+            ReportColumn("tier"),
+            ReportColumn("op"),
+            ReportColumn("measure"),
+        ]
+        for way in ways:
+            columns.append(ReportColumn(f"{way}_count", f"operations {way}", Unit.COUNT))
+            columns += [
+                ReportColumn(f"{way}_{time}_ns", f"{time} {way}", Unit.NS)
+                for time in ("p50", "p95", "p99", "max")
+            ]
         note = f"During: {found.definitions['during']}."
         made.append(
-            table_of("Others beside checkpoints", Sheet.PERFORMANCE, spec, rows, note, keys=2)
+            table_of("Others beside checkpoints", Sheet.PERFORMANCE, columns, rows, note, keys=2)
         )
-    spec = """
-        text: kind
-        count: count = completed, unfinished
-        bytes: bytes
-        bytes_per_s: bandwidth_bytes_per_s = throughput
-        ns: mean_ns = mean time, p50_ns = p50, max_ns = max, stall_ns = stall in all
-    """
+    columns = [
+        ReportColumn("kind"),
+        ReportColumn("count", "completed", Unit.COUNT),
+        ReportColumn("unfinished", unit=Unit.COUNT),
+        ReportColumn("bytes", unit=Unit.BYTES),
+        ReportColumn("bandwidth_bytes_per_s", "throughput", Unit.BYTES_PER_S),
+        ReportColumn("mean_ns", "mean time", Unit.NS),
+        ReportColumn("p50_ns", "p50", Unit.NS),
+        ReportColumn("max_ns", "max", Unit.NS),
+        ReportColumn("stall_ns", "stall in all", Unit.NS),
+    ]
     rows = [
         msgspec.structs.asdict(kind) | msgspec.structs.asdict(kind.duration) for kind in found.kinds
     ]
     note = f"Stall: {found.definitions['stall_ns']}."
     if found.stall_share is not None:
         note += f" All stalls: {100 * found.stall_share:.3g} % of the run's time."
-    made.append(table_of("Saves and restores", Sheet.PERFORMANCE, spec, rows, note))
-    spec = """
-        text: kind
-        count: request_id = request
-        ns: scheduled_ns = due, submitted_ns = began, duration_ns = took, stall_ns = stall
-        bytes: bytes
-        bytes_per_s: bandwidth_bytes_per_s = throughput
-        count: unfinished
-    """
+    made.append(table_of("Saves and restores", Sheet.PERFORMANCE, columns, rows, note))
+    columns = [
+        ReportColumn("kind"),
+        ReportColumn("request_id", "request", Unit.COUNT),
+        ReportColumn("scheduled_ns", "due", Unit.NS),
+        ReportColumn("submitted_ns", "began", Unit.NS),
+        ReportColumn("duration_ns", "took", Unit.NS),
+        ReportColumn("stall_ns", "stall", Unit.NS),
+        ReportColumn("bytes", unit=Unit.BYTES),
+        ReportColumn("bandwidth_bytes_per_s", "throughput", Unit.BYTES_PER_S),
+        ReportColumn("unfinished", unit=Unit.COUNT),
+    ]
     left = len(found.each) - _SHOWN
     note = f"The first {_SHOWN}; {format_count(left)} more are in run.json." if left > 0 else ""
     made.append(
-        table_of("Each save and restore", Sheet.PERFORMANCE, spec, found.each[:_SHOWN], note)
+        table_of("Each save and restore", Sheet.PERFORMANCE, columns, found.each[:_SHOWN], note)
     )
     return made
 
 
-_RANKS = """
-    text: rank, host, nodes, status
-    count: cpus = CPUs, operations, errors
-    bytes: bytes
-    ns: wall_ns = time
-    bytes_per_s: bandwidth_bytes_per_s = bandwidth
-    ns: read_p99_ns = read p99, write_p99_ns = write p99, begun_late_ns = began late, clock_error_ns = clock error,
-        stood_still_ns = stood still
-"""
+_RANKS = [
+    ReportColumn("rank"),
+    ReportColumn("host"),
+    ReportColumn("nodes"),
+    ReportColumn("status"),
+    ReportColumn("cpus", "CPUs", Unit.COUNT),
+    ReportColumn("operations", unit=Unit.COUNT),
+    ReportColumn("errors", unit=Unit.COUNT),
+    ReportColumn("bytes", unit=Unit.BYTES),
+    ReportColumn("wall_ns", "time", Unit.NS),
+    ReportColumn("bandwidth_bytes_per_s", "bandwidth", Unit.BYTES_PER_S),
+    ReportColumn("read_p99_ns", "read p99", Unit.NS),
+    ReportColumn("write_p99_ns", "write p99", Unit.NS),
+    ReportColumn("begun_late_ns", "began late", Unit.NS),
+    ReportColumn("clock_error_ns", "clock error", Unit.NS),
+    ReportColumn("stood_still_ns", "stood still", Unit.NS),
+]
 
 
 def ranks_tables(found: RanksNote) -> list[ReportTable]:
@@ -418,7 +439,9 @@ def ranks_tables(found: RanksNote) -> list[ReportTable]:
         "read p95, the worst rank's": Cell(together.read_p95_ns, Unit.NS),
         "write p95, the worst rank's": Cell(together.write_p95_ns, Unit.NS),
     }
-    columns = _RANKS if any(row["nodes"] for row in rows) else _RANKS.replace(" nodes,", "")
+    columns = _RANKS
+    if not any(row["nodes"] for row in rows):
+        columns = [column for column in _RANKS if column.name != "nodes"]
     return [
         table_of("Ranks", Sheet.PERFORMANCE, columns, rows),
         parameters("How the ranks began", Sheet.PERFORMANCE, start),
@@ -432,16 +455,22 @@ LOAD_NAMES = {
     Axis.USERS: "users",
 }
 _QUANTILES = {"p50": "read_p50_ns", "p99": "read_p99_ns", "p99.9": "read_p99_9_ns"}
-_POINT_COLUMNS = """
-    bytes_per_s: throughput_bytes_per_s = throughput; per_s: operations_per_s = op/s
-    ns: read_p50_ns = read p50, read_p99_ns = read p99, read_p99_9_ns = read p99.9
-    ns: write_p50_ns = write p50, write_p99_ns = write p99, write_p99_9_ns = write p99.9
-"""
-_OPEN = """
-    ns: late_p99_ns = late p99
-    text: keeps_up = keeps up
-    count: trials, held_trials = held
-"""
+_POINT_COLUMNS = [
+    ReportColumn("throughput_bytes_per_s", "throughput", Unit.BYTES_PER_S),
+    ReportColumn("operations_per_s", "op/s", Unit.PER_S),
+    ReportColumn("read_p50_ns", "read p50", Unit.NS),
+    ReportColumn("read_p99_ns", "read p99", Unit.NS),
+    ReportColumn("read_p99_9_ns", "read p99.9", Unit.NS),
+    ReportColumn("write_p50_ns", "write p50", Unit.NS),
+    ReportColumn("write_p99_ns", "write p99", Unit.NS),
+    ReportColumn("write_p99_9_ns", "write p99.9", Unit.NS),
+]
+_OPEN = [
+    ReportColumn("late_p99_ns", "late p99", Unit.NS),
+    ReportColumn("keeps_up", "keeps up"),
+    ReportColumn("trials", unit=Unit.COUNT),
+    ReportColumn("held_trials", "held", Unit.COUNT),
+]
 
 
 def _line(found: LoadSweep, label: str, name: str) -> Series:
@@ -453,11 +482,13 @@ def _line(found: LoadSweep, label: str, name: str) -> Series:
 def sweep_document(found: LoadSweep) -> Document:
     """Return the points of a sweep; the headline is its answer."""
     is_open = found.axis is not Axis.QUEUE_DEPTH
-    spec = (
-        f"number: value = {found.axis.replace('_', ' ')}\n"
-        + "bytes_per_s: asked_bytes_per_s = asked\n" * is_open
-    )
-    spec += _POINT_COLUMNS + _OPEN * is_open + "text: limit = limited by, knee ="
+    columns = [ReportColumn("value", found.axis.replace("_", " "), Unit.NUMBER)]
+    if is_open:
+        columns.append(ReportColumn("asked_bytes_per_s", "asked", Unit.BYTES_PER_S))
+    columns += _POINT_COLUMNS
+    if is_open:
+        columns += _OPEN
+    columns += [ReportColumn("limit", "limited by"), ReportColumn("knee", "")]
     rows = [
         msgspec.structs.asdict(p)
         | {"keeps_up": p.keeps_up, "knee": "knee" if p.value == found.knee else ""}
@@ -470,7 +501,7 @@ def sweep_document(found: LoadSweep) -> Document:
         f" times{', from when an operation was due' if is_open else ''}."
     )
     table = table_of(
-        "Sweep", Sheet.PERFORMANCE, spec, rows, note, charts=_charts(found, kind), is_answer=True
+        "Sweep", Sheet.PERFORMANCE, columns, rows, note, charts=_charts(found, kind), is_answer=True
     )
     notes = [f"rule: {found.rule}"]
     notes += [
@@ -517,16 +548,25 @@ def _charts(found: LoadSweep, kind: str) -> tuple[Chart, ...]:
 
 def card_document(card: Card) -> Document:
     """Return what a drive sustains of several caching stacks: a row a stack."""
-    spec = """
-        text: preset; number: users = users sustained, at_users = measured at
-        bytes_per_s: read_bytes_per_s = read, written_bytes_per_s = written
-        ns: read_p50_ns = read p50, read_p99_ns = p99, read_p99_9_ns = p99.9
-        bytes: request_bytes = request; number: in_flight = in flight
-        number: drive_writes_per_day = drive writes a day; years: life_years = life
-        share: delivered_share = delivered, spread; text: limit = limited by
-    """
+    columns = [
+        ReportColumn("preset"),
+        ReportColumn("users", "users sustained", Unit.NUMBER),
+        ReportColumn("at_users", "measured at", Unit.NUMBER),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+        ReportColumn("read_p50_ns", "read p50", Unit.NS),
+        ReportColumn("read_p99_ns", "p99", Unit.NS),
+        ReportColumn("read_p99_9_ns", "p99.9", Unit.NS),
+        ReportColumn("request_bytes", "request", Unit.BYTES),
+        ReportColumn("in_flight", "in flight", Unit.NUMBER),
+        ReportColumn("drive_writes_per_day", "drive writes a day", Unit.NUMBER),
+        ReportColumn("life_years", "life", Unit.YEARS),
+        ReportColumn("delivered_share", "delivered", Unit.SHARE),
+        ReportColumn("spread", unit=Unit.SHARE),
+        ReportColumn("limit", "limited by"),
+    ]
     table = table_of(
-        "at the most users that it sustains", Sheet.SUMMARY, spec, card.scores, is_answer=True
+        "at the most users that it sustains", Sheet.SUMMARY, columns, card.scores, is_answer=True
     )
     asked = next((shlex.split(score.gen) for score in card.scores if score.gen), [])
     model = f" with {asked[asked.index('--model') + 1]}" if "--model" in asked else ""
@@ -595,58 +635,78 @@ MOST_NODES: Final = 16
 """A larger fleet is shown by its least, median and largest node."""
 
 
-def hit_ratios(counts: dict[str, int]) -> dict[str, float | None]:
-    """Return which shares of look-ups hit in a node's own tiers, in shared ones and in any.
+class HitRatios(TypedDict):
+    """The three hit ratios of a node, a fleet or a window."""
 
-    Null without look-ups.
+    local_hit_ratio: float | None
+    shared_hit_ratio: float | None
+    hit_ratio: float | None
+
+
+def hit_ratios(local_hits: int, shared_hits: int, lookups: int) -> HitRatios:
+    """Return the shares of lookups that hit in a node's own tiers, in shared ones and in any.
+
+    They are None without lookups.
     """
-    local, shared, lookups = (counts[name] for name in ("local_hits", "shared_hits", "lookups"))
-    hits = {"local_hit_ratio": local, "shared_hit_ratio": shared, "hit_ratio": local + shared}
-    return {name: count / lookups if lookups else None for name, count in hits.items()}
-
-
-def fleet_headline(fleet: dict[str, Any]) -> str:
-    """Return the first line of what `fleet`, the stats of a fleet, did."""
-    hits = ", ".join(
-        f"{show(fleet[name], Unit.SHARE)} {words}"
-        for name, words in (
-            ("hit_ratio", "of look-ups hit"),
-            ("local_hit_ratio", "in the node's own tiers"),
-            ("shared_hit_ratio", "in shared ones"),
-        )
+    if not lookups:
+        return HitRatios(local_hit_ratio=None, shared_hit_ratio=None, hit_ratio=None)
+    return HitRatios(
+        local_hit_ratio=local_hits / lookups,
+        shared_hit_ratio=shared_hits / lookups,
+        hit_ratio=(local_hits + shared_hits) / lookups,
     )
-    return f"{fleet['nodes']} nodes, router {fleet['router']}: {hits}"
 
 
-def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
-    """Return the tables of a fleet's stats: the whole, and its nodes."""
-    imbalance = fleet["imbalance"]
+def fleet_headline(fleet: FleetStats) -> str:
+    """Return one line: the number of nodes, the router and the hit ratios of a fleet."""
+    return (
+        f"{fleet.nodes} nodes, router {fleet.router}:"
+        f" {show(fleet.hit_ratio, Unit.SHARE)} of look-ups hit,"
+        f" {show(fleet.local_hit_ratio, Unit.SHARE)} in the node's own tiers,"
+        f" {show(fleet.shared_hit_ratio, Unit.SHARE)} in shared ones"
+    )
+
+
+def fleet_tables(fleet: FleetStats) -> list[ReportTable]:
+    """Return the tables of a fleet: its totals, and a row a node."""
+    imbalance = fleet.imbalance
     whole = {
-        "hits, all": Cell(fleet["hit_ratio"], Unit.SHARE),
-        "hits in the node's own tiers": Cell(fleet["local_hit_ratio"], Unit.SHARE),
-        "hits in shared tiers": Cell(fleet["shared_hit_ratio"], Unit.SHARE),
-        "prompt tokens computed": Cell(fleet["computed_tokens"], Unit.COUNT),
-        "copies on further nodes (at end)": Cell(fleet["duplicate_bytes"], Unit.BYTES),
+        "hits, all": Cell(fleet.hit_ratio, Unit.SHARE),
+        "hits in the node's own tiers": Cell(fleet.local_hit_ratio, Unit.SHARE),
+        "hits in shared tiers": Cell(fleet.shared_hit_ratio, Unit.SHARE),
+        "prompt tokens computed": Cell(fleet.computed_tokens, Unit.COUNT),
+        "copies on further nodes (at end)": Cell(fleet.duplicate_bytes, Unit.BYTES),
         **(
-            {"sent over the link": Cell(fleet["link_bytes"], Unit.BYTES)}
-            if "link_bytes" in fleet
+            {"sent over the link": Cell(fleet.link_bytes, Unit.BYTES)}
+            if fleet.link_bytes is not msgspec.UNSET
             else {}
         ),
-        "requests, busiest node over the mean": Cell(imbalance["requests"], Unit.RATIO),
-        "computing, busiest node over the mean": Cell(imbalance["computing_ns"], Unit.RATIO),
+        "requests, busiest node over the mean": Cell(imbalance.requests, Unit.RATIO),
+        "computing, busiest node over the mean": Cell(imbalance.computing_ns, Unit.RATIO),
     }
-    spec = (
-        "text: node; count: requests; share: hit_ratio = hits, local_hit_ratio = own tiers,"
-        " shared_hit_ratio = "
-    )
-    spec += "shared tiers; count: computed_tokens = tokens computed; ns: computing_ns = computing"
-    by_node = fleet["by_node"]
-    of_each = [
-        dict(zip(by_node, values, strict=True)) for values in zip(*by_node.values(), strict=True)
+    columns = [
+        ReportColumn("node"),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("local_hit_ratio", "own tiers", Unit.SHARE),
+        ReportColumn("shared_hit_ratio", "shared tiers", Unit.SHARE),
+        ReportColumn("computed_tokens", "tokens computed", Unit.COUNT),
+        ReportColumn("computing_ns", "computing", Unit.NS),
     ]
-    rows: list[dict[str, Any]] = [
-        {"node": str(node)} | of | hit_ratios(of) for node, of in enumerate(of_each)
-    ]
+    by_node = fleet.by_node
+    rows: list[JsonObject] = []
+    for node in range(len(by_node.requests)):
+        lookups = by_node.lookups[node]
+        local, shared = by_node.local_hits[node], by_node.shared_hits[node]
+        rows.append(
+            {
+                "node": str(node),
+                "requests": by_node.requests[node],
+                "computed_tokens": by_node.computed_tokens[node],
+                "computing_ns": by_node.computing_ns[node],
+                **hit_ratios(local, shared, lookups),
+            }
+        )
     if len(rows) > MOST_NODES:
         ordered = {
             column: sorted((row[column] for row in rows), key=lambda v: v or 0)
@@ -657,7 +717,10 @@ def fleet_tables(fleet: dict[str, Any]) -> list[ReportTable]:
             {name: of[at] for name, of in ordered.items()} | {"node": said}
             for said, at in places.items()
         ]
-    return [parameters("fleet", Sheet.SUMMARY, whole), table_of("nodes", Sheet.SUMMARY, spec, rows)]
+    return [
+        parameters("fleet", Sheet.SUMMARY, whole),
+        table_of("nodes", Sheet.SUMMARY, columns, rows),
+    ]
 
 
 _WINDOWS: Final = {
@@ -667,7 +730,7 @@ _WINDOWS: Final = {
 }
 
 
-def event_lines(events: dict[str, Any]) -> list[str]:
+def event_lines(events: IncidentStats) -> list[str]:
     """Return a line for each event.
 
     Hits before it and in the minute after it, and when they were back.
@@ -676,93 +739,110 @@ def event_lines(events: dict[str, Any]) -> list[str]:
     have in them.
     """
     lines: list[str] = []
-    again: dict[str, int] | None = events.get("begun_again")
-    if again is not None and again["requests"]:
-        lookups, hits = (again[f"of_{name}"] - again[name] for name in ("lookups", "hits"))
+    restarts = events.begun_again
+    if isinstance(restarts, RestartCounts) and restarts.requests:
+        lookups = restarts.of_lookups - restarts.lookups
+        hits = restarts.of_hits - restarts.hits
         lines.append(
-            f"requests restarted {counted(again['requests'], 'time')} and repeated look-ups:"
-            f" {again['lookups']:,} of {again['of_lookups']:,} look-ups and {again['hits']:,} of"
-            f" {again['of_hits']:,} hits; all hit ratios count them; of first look-ups"
+            f"requests restarted {counted(restarts.requests, 'time')} and repeated look-ups:"
+            f" {restarts.lookups:,} of {restarts.of_lookups:,} look-ups and {restarts.hits:,} of"
+            f" {restarts.of_hits:,} hits; all hit ratios count them; of first look-ups"
             f" {show(hits / lookups if lookups else None, Unit.SHARE)} hit"
         )
-    for of in events["around"]:
-        if not of["is_reached"]:
-            lines.append(f"{of['event']}: the trace ends before it")
+    for incident in events.around:
+        if not incident.is_reached:
+            lines.append(f"{incident.event}: the trace ends before it")
             continue
-        ratios = {
-            window["window"]: show(window["hit_ratio"], Unit.SHARE) for window in of["windows"]
-        }
-        # The trace may begin or end within the minute.
-        long = {w["window"]: format_duration(w["to_ns"] - w["from_ns"]) for w in of["windows"]}
+        windows = {window.window: window for window in incident.windows}
+        # A window is shorter than a minute where the trace begins or ends within it.
         parts = [
-            f"{ratios[name]} {words.format(long[name])}"
+            f"{show(windows[name].hit_ratio, Unit.SHARE)}"
+            f" {words.format(format_duration(windows[name].to_ns - windows[name].from_ns))}"
             for name, words in _WINDOWS.items()
-            if name in ratios
+            if name in windows
         ]
-        if of["hits_back_ns"] is not None:
-            parts.append(f"back to the level before within {format_duration(of['hits_back_ns'])}")
-        elif ratios.get("before", "-") != "-":
+        if incident.hits_back_ns is not None:
+            parts.append(
+                f"back to the level before within {format_duration(incident.hits_back_ns)}"
+            )
+        elif "before" in windows and windows["before"].hit_ratio is not None:
             parts.append("not back to the level before by the end of the trace")
-        if restarted := sum(
-            window["restarted"] for window in of["windows"] if window["window"] != "before"
-        ):
+        restarted = sum(w.restarted for w in incident.windows if w.window != "before")
+        if restarted:
             parts.append(
                 f"requests restarted {counted(restarted, 'time')} in the windows from it on"
             )
-        lines.append(f"{of['event']}: hits {', '.join(parts)}")
+        lines.append(f"{incident.event}: hits {', '.join(parts)}")
     return lines
 
 
-def event_tables(events: dict[str, Any]) -> list[ReportTable]:
+def event_tables(events: IncidentStats) -> list[ReportTable]:
     """Return what there was around each event.
 
     Hits and tokens, and the load of the slowest tier.
     """
-    spec = """
-        text: event, window
-        ns: from_ns = from, lasts_ns = lasts
-        share: hit_ratio = hits, local_hit_ratio = own tiers, shared_hit_ratio = shared tiers
-        per_s: computed_per_s = tokens computed/s
-        count: restarted = requests begun again
-    """
+    columns = [
+        ReportColumn("event"),
+        ReportColumn("window"),
+        ReportColumn("from_ns", "from", Unit.NS),
+        ReportColumn("lasts_ns", "lasts", Unit.NS),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("local_hit_ratio", "own tiers", Unit.SHARE),
+        ReportColumn("shared_hit_ratio", "shared tiers", Unit.SHARE),
+        ReportColumn("computed_per_s", "tokens computed/s", Unit.PER_S),
+        ReportColumn("restarted", "requests begun again", Unit.COUNT),
+    ]
     rows = [
         w | {"computed_per_s": per_second(w["computed_tokens"], w["lasts_ns"])}
         for w in _windows(events)
     ]
     note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
-    store = len(events["tiers"]) - 1
+    store = len(events.tiers) - 1
     return [
-        table_of("around each event", Sheet.SUMMARY, spec, rows, note, keys=2),
+        table_of("around each event", Sheet.SUMMARY, columns, rows, note, keys=2),
         storage_table(events, store),
     ]
 
 
-def _windows(events: dict[str, Any]) -> list[dict[str, Any]]:
+def _windows(events: IncidentStats) -> list[JsonObject]:
+    """Return a row for each window of each event, with the fields of IncidentWindow."""
     return [
-        {"event": of["event"]} | window | {"lasts_ns": window["to_ns"] - window["from_ns"]}
-        for of in events["around"]
-        for window in of["windows"]
+        {
+            "event": incident.event,
+            **msgspec.structs.asdict(window),
+            "lasts_ns": window.to_ns - window.from_ns,
+        }
+        for incident in events.around
+        for window in incident.windows
     ]
 
 
-def storage_table(events: dict[str, Any], t: int) -> ReportTable:
+def storage_table(events: IncidentStats, t: int) -> ReportTable:
     """Return the load of tier `t` around each event."""
-    spec = """
-        text: event, window
-        bytes_per_s: read_bytes_per_s = read, peak_read_bytes = most in a second
-        per_s: reads_per_s = reads/s
-        bytes_per_s: written_bytes_per_s = written, peak_written_bytes = most in a second
-        per_s: writes_per_s = writes/s
-        bytes: lost_bytes = lost
-    """
+    columns = [
+        ReportColumn("event"),
+        ReportColumn("window"),
+        ReportColumn("read_bytes_per_s", "read", Unit.BYTES_PER_S),
+        ReportColumn("peak_read_bytes", "most in a second", Unit.BYTES_PER_S),
+        ReportColumn("reads_per_s", "reads/s", Unit.PER_S),
+        ReportColumn("written_bytes_per_s", "written", Unit.BYTES_PER_S),
+        ReportColumn("peak_written_bytes", "most in a second", Unit.BYTES_PER_S),
+        ReportColumn("writes_per_s", "writes/s", Unit.PER_S),
+        ReportColumn("lost_bytes", "lost", Unit.BYTES),
+    ]
     rows = []
     for window in _windows(events):
-        tier, lasts_ns = window["tiers"][t], window["lasts_ns"]
+        tier, lasts_ns = msgspec.structs.asdict(window["tiers"][t]), window["lasts_ns"]
         rates = {f"{name}_per_s": per_second(tier[name], lasts_ns) for name in _MOVED}
         rows.append(window | tier | rates)
     note = "Simulated. Lost data has rows of phase lose in the trace; nothing deletes it."
     return table_of(
-        f"{events['tiers'][t]['name']} around each event", Sheet.SUMMARY, spec, rows, note, keys=2
+        f"{events.tiers[t].name} around each event",
+        Sheet.SUMMARY,
+        columns,
+        rows,
+        note,
+        keys=2,
     )
 
 

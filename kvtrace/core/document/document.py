@@ -3,7 +3,8 @@
 The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a
 Document once::
 
-    table = table_of("Operations", Sheet.PERFORMANCE, "text: tier; bytes: read_bytes = read", [["nvme", 4096]])
+    columns = [ReportColumn("tier"), ReportColumn("read_bytes", "read", Unit.BYTES)]
+    table = table_of("Operations", Sheet.PERFORMANCE, columns, [["nvme", 4096]])
     show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
 """
 
@@ -17,6 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from kvtrace.core import units
+from kvtrace.core.json_types import JsonObject
 
 
 class Unit(StrEnum):
@@ -58,13 +60,27 @@ class Cell:
     unit: Unit
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class ReportColumn:
-    """One column: its name in JSON and CSV, its heading for people, its unit."""
+    """One column: its name in JSON and CSV, its heading for people, its unit.
+
+    The unit decides how a value is printed. Text is aligned to the left, numbers to the right.
+
+    >>> ReportColumn("read_bytes", "read", Unit.BYTES).heading
+    'read'
+    >>> ReportColumn("tier").heading
+    'tier'
+    """
 
     name: str
     heading: str
-    unit: Unit = Unit.TEXT
+    unit: Unit
+
+    def __init__(self, name: str, heading: str | None = None, unit: Unit = Unit.TEXT) -> None:
+        """Describe the column `name`; its heading is its name unless `heading` says otherwise."""
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "heading", name if heading is None else heading)
+        object.__setattr__(self, "unit", unit)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,56 +235,51 @@ class Document:
         return [table for chapter in self.chapters for table in chapter.tables]
 
 
-PARAMETERS: Final = [ReportColumn("parameter", "parameter"), ReportColumn("value", "value")]
-
-
-def columns_of(spec: str) -> list[ReportColumn]:
-    """Return the columns that `spec` lists by unit, in order: `unit: name, name = heading; ...`.
-
-    Units are the names of `Unit` in small letters. A line break ends a unit's columns as a
-    semicolon does, unless a comma stands before it. Empty lines are ignored.
-
-    >>> [column.heading for column in columns_of("text: tier; bytes: read_bytes = read")]
-    ['tier', 'read']
-    """
-    found = []
-    joined = spec.strip().replace(",\n", ", ").replace("\n", ";")
-    for line in filter(str.strip, joined.split(";")):
-        unit, _, names = line.partition(":")
-        for column in names.split(","):
-            name, is_headed, heading = (part.strip() for part in column.partition("="))
-            found.append(
-                ReportColumn(name, heading if is_headed else name, Unit[unit.strip().upper()])
-            )
-    return found
+PARAMETERS: Final = [ReportColumn("parameter"), ReportColumn("value")]
 
 
 def table_of(
     title: str,
     sheet: Sheet,
-    columns: str | list[ReportColumn],
+    columns: Sequence[ReportColumn],
     rows: Sequence[Any],
     note: str = "",
-    **more: Any,
+    *,
+    charts: tuple[Chart, ...] = (),
+    keys: int = 1,
+    bars: str = "",
+    is_answer: bool = False,
 ) -> ReportTable:
-    """Return the table of `rows` (lists, structs, dicts by column) under `columns`, or those
-    `columns_of` reads.
-    """
-    columns = columns_of(columns) if isinstance(columns, str) else columns
-    named = [
-        msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row for row in rows
-    ]
-    cells = [[row[c.name] for c in columns] if isinstance(row, dict) else row for row in named]
-    return ReportTable(title, sheet, columns, cells, note=note, **more)
+    """Build a table of `rows`: structs or dicts by column name, or lists in the columns' order."""
+    cells = []
+    for row in rows:
+        values = msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row
+        cells.append([values[c.name] for c in columns] if isinstance(values, dict) else values)
+    return ReportTable(
+        title,
+        sheet,
+        list(columns),
+        cells,
+        charts=charts,
+        note=note,
+        keys=keys,
+        bars=bars,
+        is_answer=is_answer,
+    )
 
 
 TIME_COLUMNS: Final = (
-    "mean_ns = mean, p50_ns = p50, p95_ns = p95, p99_ns = p99, p99_9_ns = p99.9, p99_99_ns = p99.99"
+    ReportColumn("mean_ns", "mean", Unit.NS),
+    ReportColumn("p50_ns", "p50", Unit.NS),
+    ReportColumn("p95_ns", "p95", Unit.NS),
+    ReportColumn("p99_ns", "p99", Unit.NS),
+    ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+    ReportColumn("p99_99_ns", "p99.99", Unit.NS),
 )
-"""Columns of a distribution of times, for `columns_of`."""
+"""The mean and the percentiles of a distribution of times."""
 
 
-def parameters(title: str, sheet: Sheet, facts: dict[str, Any], note: str = "") -> ReportTable:
+def parameters(title: str, sheet: Sheet, facts: JsonObject, note: str = "") -> ReportTable:
     """Return a table of names and values; a `Cell` gives a value its unit."""
     return ReportTable(
         title, sheet, PARAMETERS, [[name, value] for name, value in facts.items()], note=note

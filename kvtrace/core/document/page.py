@@ -25,6 +25,7 @@ from kvtrace.core import bokeh
 from kvtrace.core.document import document as doc
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
 from kvtrace.core.files import aside, write_text
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import counted, printable
 
 COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
@@ -642,7 +643,7 @@ def _draw(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
     if len(picture.lines) + len(picture.boxes) > 1 or picture.marks:
         # Lines of marks go through the whole plot, so that no corner of it is free: the legend
         # stands above.
-        above: dict[str, Any] = (
+        above: JsonObject = (
             {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2} if picture.marks else {}
         )
         axes.legend(frameon=False, labelcolor=ink, fontsize=8, **above)
@@ -795,7 +796,7 @@ def _lines(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
 
 
 def _boxes(plot: Any, picture: Picture) -> list[tuple[str, list[Any]]]:
-    centred: dict[str, Any] = {
+    centred: JsonObject = {
         "text_align": "center",
         "text_baseline": "middle",
         "text_font_size": "11px",
@@ -863,7 +864,7 @@ def _mark(plot: Any, picture: Picture) -> None:
         )
         # Towards the middle, so that the plot's edge cuts no label; on rows, so that marks close by
         # do not overlap.
-        side: dict[str, Any] = (
+        side: JsonObject = (
             {"x_offset": -5, "text_align": "right"} if at > middle else {"x_offset": 5}
         )
         y = 8 + _MARK_PIXELS * (row % _MARK_ROWS)
@@ -879,7 +880,7 @@ def _name(plot: Any, drawn: list[tuple[str, list[Any]]]) -> None:
     columns = max(1, _LEGEND_PIXELS // (_SAMPLE_PIXELS + widest * _LETTER_PIXELS))
     # Else what the legend takes would be the plot's.
     plot.height = HEIGHT_PIXELS + _ROW_PIXELS * (-(-len(drawn) // columns) - 1)
-    style: dict[str, Any] = {
+    style: JsonObject = {
         "label_text_font_size": "12px",
         "margin": 0,
         "padding": 2,

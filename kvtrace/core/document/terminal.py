@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from kvtrace.core.app import emit_json
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Unit, raw_cell, show
@@ -40,7 +40,7 @@ def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
         console.print(printable(hint), style="dim")
 
 
-def answer(found: Any, document: Callable[[], Document], *, as_json: bool) -> None:
+def answer(found: object, document: Callable[[], Document], *, as_json: bool) -> None:
     """Print what a command `found` as JSON, or as the document that is made of it."""
     if as_json:
         emit_json(found)

@@ -8,11 +8,12 @@ Counts, sums and greatest values are exact either way, also of several distribut
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from msgspec import UNSET
 
 from kvtrace.core import np
+from kvtrace.core.arrays import Array
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metrics.native import RECORDER
 from kvtrace.core.native.library import call
 from kvtrace.core.native.structs import address
@@ -34,22 +35,22 @@ EMPTY = Distribution(0, None, None, None, None, None, None, None)
 class TimeDistributions:
     """Several distributions of times in ns, by index; recorder.c adds to their `records`."""
 
-    def __init__(self, number: int = 1, limit: Any = EXACT_VALUES) -> None:
+    def __init__(self, number: int = 1, limit: Array | int = EXACT_VALUES) -> None:
         """Make `number` distributions that keep up to `limit` values each, a number or an array."""
-        self.records: Any = np.zeros(number, RECORDER.dtype("TimeDistribution"))
+        self.records: Array = np.zeros(number, RECORDER.dtype("TimeDistribution"))
         self.records["limit"] = limit
         ends = np.cumsum(self.records["limit"])
         # Pages that nothing is written to take no memory.
-        values: Any = np.empty(int(self.records["limit"].sum()), np.int64)
+        values: Array = np.empty(int(self.records["limit"].sum()), np.int64)
         self._values = np.split(values, ends[:-1])
-        self._slots: Any = np.zeros((number, SLOTS), np.int64)
+        self._slots: Array = np.zeros((number, SLOTS), np.int64)
         self.records["value"] = address(values) + (ends - self.records["limit"]) * values.itemsize
         self.records["slot"] = address(self._slots) + np.arange(number) * self._slots.strides[0]
 
     def __len__(self) -> int:
         return len(self.records)
 
-    def add(self, values: Any, index: int = 0) -> None:
+    def add(self, values: Array, index: int = 0) -> None:
         """Add int64 `values` to the distribution at `index`."""
         values = np.ascontiguousarray(values, np.int64)
         call("distribution_add", self.records[index:], values, len(values))
@@ -73,7 +74,7 @@ class TimeDistributions:
         if not count:
             return EMPTY
         values = self.quantiles(list(QUANTILES.values()), *indices)
-        percentiles: dict[str, Any] = {
+        percentiles: JsonObject = {
             f"{name}_ns": value for name, value in zip(QUANTILES, values, strict=True)
         }
         return Distribution(
@@ -119,7 +120,7 @@ class TimeDistributions:
         records = self.records[list(indices)]
         return not bool((records["count"] > records["limit"]).any())
 
-    def _exact(self, indices: Sequence[int]) -> Any:
+    def _exact(self, indices: Sequence[int]) -> Array | None:
         """Return a copy of all values of the distributions; None if one has too many."""
         if not self.is_exact(*indices):
             return None
@@ -139,7 +140,7 @@ class TimeDistributions:
 _WHOLE = 10_000
 
 
-def distribution_of(values: Any) -> Distribution:
+def distribution_of(values: Array) -> Distribution:
     """Return the distribution of int64 `values` (ns): its percentiles are exact, or null."""
     times = TimeDistributions(limit=len(values))
     times.add(values)

@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from kvtrace.core import np, pa
+from kvtrace.core.arrays import Array
 from kvtrace.core.metrics.distribution import EXACT_OPERATIONS
 from kvtrace.core.metrics.native import (
     NEVER_NS,
@@ -55,16 +56,16 @@ class OpsFile:
 class OpsRows(NamedTuple):
     """Rows of tables `ops`."""
 
-    rows: Any
+    rows: Array
     """OPERATION_ROW; bytes are those that were moved, and rows without a due time are never due."""
-    asked_bytes: Any
+    asked_bytes: Array
     """int64: the bytes that each asked of its tier, or -1."""
-    is_counted: Any
+    is_counted: Array
     """Whether figures count it: whether it is not of the warm-up."""
-    engine: Any
+    engine: Array
     """int8: the code of its engine."""
 
-    def where(self, which: Any) -> OpsRows:
+    def where(self, which: Array | slice) -> OpsRows:
         """Return the rows that `which`, an index or a mask, names."""
         return OpsRows(*(column[which] for column in self))
 
@@ -110,8 +111,8 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
     """
     reader = open_table(path, OPS)
     names = [tier.name for tier in reader.meta.tiers]
-    engine_of: Any = np.full(len(names) * OPS_A_PLACE, NO_ENGINE, np.int8)
-    counts: Any = np.zeros(len(engine_of), np.int64)
+    engine_of: Array = np.full(len(names) * OPS_A_PLACE, NO_ENGINE, np.int8)
+    counts: Array = np.zeros(len(engine_of), np.int64)
     is_open_loop = False
     for batch in reader.batches(("scheduled_ns", "op", "tier", "engine")):
         tier, op, engine = (numbers(batch.column(name), "i1") for name in ("tier", "op", "engine"))
@@ -146,7 +147,7 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
     )
 
 
-def exact_limits(counts: Any) -> Any:
+def exact_limits(counts: Array) -> Array:
     """Return how many times each distribution keeps of kinds with so many operations, by kind.
 
     All of them, or none if they are more than EXACT_OPERATIONS in all.
@@ -155,7 +156,7 @@ def exact_limits(counts: Any) -> Any:
 
 
 def table_recorder(
-    tiers: Sequence[TableTier | None], counts: Any, *, is_open_loop: bool
+    tiers: Sequence[TableTier | None], counts: Array, *, is_open_loop: bool
 ) -> OperationRecorder[TableTier]:
     """Return a recorder for rows of tables `ops`, of which there are `counts` by kind."""
     recorder = OperationRecorder(
@@ -169,7 +170,7 @@ class TimedRows(NamedTuple):
     """Rows of several tables in the order of time."""
 
     part: OpsRows
-    file: Any
+    file: Array
     """int64 a row: the index of its table."""
     least_later: int
     """The least request id that may still come: all requests below it are complete."""
@@ -185,7 +186,7 @@ class _Stream:
     least_later: list[int]
     """By batch: the least request id of it and all that follow it."""
     part: OpsRows | None = None
-    keys: Any = field(default_factory=lambda: np.zeros(0, np.int64))
+    keys: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """The time of each row, which never decreases."""
     batch_number: int = -1
     last_key: int = 0

@@ -16,9 +16,10 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from kvtrace.core import np
+from kvtrace.core.arrays import Array
 from kvtrace.core.metrics.distribution import (
     EMPTY,
     EXACT_OPERATIONS,
@@ -184,7 +185,9 @@ class TimeOrder:
     one can follow that was submitted before them.
     """
 
-    def __init__(self, tier_of: Any, groups_of: Any, has_levels: Any, *, is_open: bool) -> None:
+    def __init__(
+        self, tier_of: Array, groups_of: Array, has_levels: Array, *, is_open: bool
+    ) -> None:
         """Follow operations of kinds on the tiers `tier_of`.
 
         `groups_of` names the group that each kind is counted with, too, or -1; `has_levels` says by
@@ -242,7 +245,7 @@ class TimeOrder:
         """
         return int(self.shared.waited_ns)
 
-    def levels(self, tier: int) -> Any:
+    def levels(self, tier: int) -> Array:
         """Return `Level` of the first operations of `tier` that moved anything."""
         return self._levels[tier][: self._tier_time["levels"][tier]]
 
@@ -255,8 +258,8 @@ class Seconds:
         self._kinds = kinds
         self.first = 0
         """The second of the first record; those before were given out."""
-        self.records: Any = np.zeros(0, RECORDER.dtype("SecondCounts"))
-        self._times: dict[int, list[Any]] = {}
+        self.records: Array = np.zeros(0, RECORDER.dtype("SecondCounts"))
+        self._times: dict[int, list[Array]] = {}
         """Service times of seconds that are not over, by `key` of EndedInSecond."""
 
     def make_room(self, last_ns: int) -> None:
@@ -268,7 +271,7 @@ class Seconds:
             more["p99_ns"] = NOT_DONE
             self.records = np.concatenate([self.records, more])
 
-    def sort(self, ended: Any, until: int) -> None:
+    def sort(self, ended: Array, until: int) -> None:
         """Sort EndedInSecond into their seconds; set the p99 of those before `until`."""
         if len(ended):
             key = np.ascontiguousarray(ended["key"])
@@ -286,7 +289,7 @@ class Seconds:
                 latency.partition(rank - 1)
                 self.records["p99_ns"][number - self.first * self._kinds] = latency[rank - 1]
 
-    def over(self, until: int) -> tuple[Any, Any, Any]:
+    def over(self, until: int) -> tuple[Array, Array, Array]:
         """Return the seconds before `until` that have anything, the kinds, and their records.
 
         They are forgotten.
@@ -311,7 +314,7 @@ class OperationRecorder(Generic[TierT]):
         is_open_loop: bool,
         io_bytes: int = 0,
         drives: Sequence[Sequence[RecordedTier]] = (),
-        limits: Any = None,
+        limits: Array | None = None,
         row_bytes: int | None = None,
         has_seconds: bool = False,
         has_freed_bytes: bool = True,
@@ -328,14 +331,14 @@ class OperationRecorder(Generic[TierT]):
         self.tiers, self.is_open_loop, self.io_bytes = tiers, is_open_loop, io_bytes
         self.drives = [drives[index] if drives else () for index in range(len(tiers))]
         places = [max(1, len(of_tier)) for of_tier in self.drives]
-        self.first_place: Any = np.cumsum([0, *places], dtype=np.int64)
+        self.first_place: Array = np.cumsum([0, *places], dtype=np.int64)
         """By tier, and the number of all places at its end."""
-        self.tier_of: Any = np.repeat(np.arange(len(tiers)), places)
+        self.tier_of: Array = np.repeat(np.arange(len(tiers)), places)
         """By place."""
-        self.moves: Any = np.array([t is not None and not t.is_simulated for t in tiers], bool)
+        self.moves: Array = np.array([t is not None and not t.is_simulated for t in tiers], bool)
         count = len(self.tier_of) * OPS_A_PLACE
-        self.kinds: Any = np.zeros(count, RECORDER.dtype("KindCounts"))
-        self.run: Any = np.zeros(1, RECORDER.dtype("RunCounts"))
+        self.kinds: Array = np.zeros(count, RECORDER.dtype("KindCounts"))
+        self.run: Array = np.zeros(1, RECORDER.dtype("RunCounts"))
         for name in ("first_ns", "first_missed_ns"):
             self.kinds[name] = NEVER_NS
         for name in ("last_ns", "last_due_ns"):
@@ -355,7 +358,7 @@ class OperationRecorder(Generic[TierT]):
         # The last is that of operations that were submitted, but did not complete well.
         self.times = TimeDistributions(len(each_limit), each_limit)
         self.seconds = Seconds(count) if has_seconds else None
-        self.ended: Any = np.empty(0, RECORDER.dtype("EndedInSecond"))
+        self.ended: Array = np.empty(0, RECORDER.dtype("EndedInSecond"))
         """EndedInSecond of the rows that were added last."""
         tier_of_kind = np.repeat(self.tier_of, OPS_A_PLACE)
         is_shared = np.array([of_tier > 1 for of_tier in places], bool)
@@ -364,7 +367,7 @@ class OperationRecorder(Generic[TierT]):
         is_timed = np.array([t is not None and t.has_times for t in tiers], bool)
         has_levels = is_timed & np.array([t is not None and not t.is_copied for t in tiers], bool)
         self.order = TimeOrder(tier_of_kind, groups_of, has_levels, is_open=is_open_loop)
-        self._sized: Any = (
+        self._sized: Array | None = (
             np.zeros((count, SIZE_CLASSES, 2, COARSE_SLOTS), np.int64) if is_open_loop else None
         )
         self._shared = Structure(
@@ -389,8 +392,13 @@ class OperationRecorder(Generic[TierT]):
         )
 
     def add(
-        self, rows: Any, is_counted: Any = None, *, place: Any = None, asked_bytes: Any = None
-    ) -> Any:
+        self,
+        rows: Array,
+        is_counted: Array | None = None,
+        *,
+        place: Array | None = None,
+        asked_bytes: Array | None = None,
+    ) -> Array | None:
         """Add `rows` (OPERATION_ROW); figures count those where `is_counted`, or all.
 
         `place` says where each was done, if a tier lies on several drives. Returns the bytes that
@@ -623,7 +631,7 @@ class OperationRecorder(Generic[TierT]):
         )
 
 
-def _count_above(slots: Any, limit: float) -> float:
+def _count_above(slots: Array, limit: float) -> float:
     """Return how many values exceed `limit`; of the slot in which it lies, the part above it."""
     used = np.flatnonzero(slots)
     edges = [bounds(slot, COARSE_BITS) for slot in used.tolist()]

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
-from typing import Any
 
 from kvtrace.core import np
+from kvtrace.core.arrays import Array
 from kvtrace.core.metrics.distribution import TimeDistributions
 from kvtrace.core.metrics.native import NONE, NOT_DONE, RECORDER
 from kvtrace.core.native.library import call
@@ -33,7 +33,7 @@ class OpenRequests:
     """The requests of which rows have come and may still come."""
 
     def __init__(
-        self, moves: Any, loads: Any, *, is_open_loop: bool, row_bytes: int | None = None
+        self, moves: Array, loads: Array, *, is_open_loop: bool, row_bytes: int | None = None
     ) -> None:
         """Know none.
 
@@ -53,7 +53,7 @@ class OpenRequests:
         weakref.finalize(self, call, "table_free", self._shared.place)
         self._hold(np.zeros(_ROOM_AT_FIRST, request), np.zeros(_ROOM_AT_FIRST, span))
 
-    def _hold(self, requests: Any, spans: Any) -> None:
+    def _hold(self, requests: Array, spans: Array) -> None:
         self._shared.set(request=requests, room=len(requests), span=spans, span_room=len(spans))
 
     def begin(self) -> None:
@@ -61,7 +61,12 @@ class OpenRequests:
         self._shared.set(planned=0)
 
     def take(
-        self, begin: int, first_row: int, columns: Mapping[str, Any], rows: Any, is_counted: Any
+        self,
+        begin: int,
+        first_row: int,
+        columns: Mapping[str, Array],
+        rows: Array,
+        is_counted: Array,
     ) -> int:
         """Take rows of the trace from `first_row` on, of which `begin` were taken.
 
@@ -82,7 +87,7 @@ class OpenRequests:
             is_counted,
         )
 
-    def pop(self, below: int) -> Any:
+    def pop(self, below: int) -> Array:
         """Return RequestRecord of those whose id is less than `below`, in order of it.
 
         They are forgotten.
@@ -111,10 +116,12 @@ class RequestTimes:
         self._targets_ns = targets_ns
         self._times = TimeDistributions(_CLASSES + 2 * len(Qos), limit)
         self._requests, self._unknown = 0, 0
-        self._seen: Any = np.zeros(len(Qos), np.int64)
-        self._within: Any = np.zeros(len(Qos), np.int64)
+        self._seen: Array = np.zeros(len(Qos), np.int64)
+        self._within: Array = np.zeros(len(Qos), np.int64)
 
-    def add(self, storage_ns: Any, response_ns: Any, first_token_ns: Any, qos: Any) -> None:
+    def add(
+        self, storage_ns: Array, response_ns: Array | None, first_token_ns: Array, qos: Array
+    ) -> None:
         """Take requests, one value of each a request.
 
         `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in
@@ -131,7 +138,9 @@ class RequestTimes:
             judged = self._take(is_timed, storage_ns, response_ns, _CLASSES + 2 * code)
             self._within[code] += int((judged <= self._targets_ns[name]["p95"]).sum())
 
-    def _take(self, which: Any, storage_ns: Any, response_ns: Any, index: int) -> Any:
+    def _take(
+        self, which: Array, storage_ns: Array, response_ns: Array | None, index: int
+    ) -> Array:
         """Take some of them into a distribution and, in an open loop, its next.
 
         Return the times that are judged.

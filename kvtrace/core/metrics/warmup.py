@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from kvtrace.core import np
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metrics.native import NONE, NOT_DONE
 from kvtrace.core.units import parse_duration_ns
@@ -21,20 +21,22 @@ class Warmup:
     rows: int | None = None
     time_ns: int | None = None
 
-    def is_measured(self, rows: Any) -> Any:
+    def is_measured(self, rows: Array) -> Array:
         """Return for each of `rows` (OPERATION_ROW) whether figures count it."""
         due_ns = rows["due_ns"]
         begun_ns = np.where(due_ns == NONE, rows["submitted_ns"], due_ns)
         return self.counts(rows["trace_row"], begun_ns)
 
-    def counts(self, row: Any, begun_ns: Any) -> Any:
+    def counts(self, row: Array, begun_ns: Array) -> Array:
         """Return the same for rows by number.
 
         `begun_ns` is when each was due, in a closed loop when it was submitted, or -1.
         """
         if self.rows is not None:
-            return row >= self.rows
-        return (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+            is_measured: Array = row >= self.rows
+            return is_measured
+        is_after: Array = (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
+        return is_after
 
 
 def parse_warmup(text: str | None) -> Warmup | None:

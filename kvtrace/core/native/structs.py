@@ -24,7 +24,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-_NUMBERS: dict[str, Any] = {
+from kvtrace.core.json_types import JsonObject
+
+_NUMBERS: JsonObject = {
     name: getattr(ctypes, f"c_{name.removesuffix('_t')}")
     for name in (
         *(f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)),
@@ -122,7 +124,7 @@ class Structure:
 
     address: int
     """Where it is, for C."""
-    arrays: dict[str, Any]
+    arrays: JsonObject
     """What its tables and pointers point to, by name."""
 
     def __init__(

@@ -8,13 +8,13 @@ Null is what was not measured: an import of another tool's text knows less than 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from kvtrace.core.files import find_json
-from kvtrace.core.metadata import Count
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.run.run_file import PROBE_FILE
+from kvtrace.core.simulation_stats import Count
 from kvtrace.core.units import NS_PER_S, format_duration, format_io_size, format_rate
 
 _FOUR_DIGITS = 1000
@@ -172,7 +172,7 @@ class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
     program: str | None = None
     version: str | None = None
     argv: list[str] = []
-    config: dict[str, Any] = {}
+    config: JsonObject = {}
     config_sha256: str | None = None
     started: str | None = None
     start_monotonic_ns: int | None = None
@@ -185,7 +185,7 @@ class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
     application: Application | None = None
     """Null where the kernel has no tracepoints of system calls."""
     definitions: dict[str, str] = {}
-    host: dict[str, Any] = {}
+    host: JsonObject = {}
 
     def __post_init__(self) -> None:
         """Refuse disks that are no names; the rest of `config` is free."""

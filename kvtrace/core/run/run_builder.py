@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from msgspec import UNSET, UnsetType
 
 from kvtrace import __version__
 from kvtrace.core.config import sha256
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.run.figures import (
     CheckpointFigures,
     Figures,
@@ -52,11 +52,11 @@ def build_header(
     *,
     program: str,
     argv: list[str],
-    config: dict[str, Any],
+    config: JsonObject,
     started_utc: str | None,
-    host: dict[str, Any],
+    host: JsonObject,
     trace: TraceNote,
-    tiers: dict[str, dict[str, Any]],
+    tiers: dict[str, JsonObject],
     pacing: PacingNote,
     engine: EngineNote,
     window: WindowNote,
@@ -115,7 +115,7 @@ class RunOutcome:
 def build_run_file(header: RunBegun, outcome: RunOutcome) -> RunFile:
     """Return the content of run.json."""
     # Not asdict: a run that was cut off has the header of another type.
-    known: dict[str, Any] = {name: getattr(header, name) for name in RunBegun.__struct_fields__}
+    known: JsonObject = {name: getattr(header, name) for name in RunBegun.__struct_fields__}
     known["status"], known["reason"] = outcome.status, outcome.reason
     known["smart"] = {
         name: SmartReadings(before=readings.before, after=outcome.smart.get(name))

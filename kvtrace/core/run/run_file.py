@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -26,7 +26,8 @@ from kvtrace.core.app import log, progress
 from kvtrace.core.config import sha256
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import find_json, read_json
-from kvtrace.core.metadata import Count, Metadata
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import (
     CheckpointFigures,
     Metrology,
@@ -35,6 +36,7 @@ from kvtrace.core.run.figures import (
     Serving,
     Summary,
 )
+from kvtrace.core.simulation_stats import Count
 
 RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
@@ -223,7 +225,7 @@ class DataNote(msgspec.Struct, frozen=True, kw_only=True):
 class Smart(msgspec.Struct, frozen=True, kw_only=True):
     """One reading of a drive's health."""
 
-    values: dict[str, Any] | None
+    values: JsonObject | None
     """As the tool names them; null if they cannot be read."""
     source: str | None
     reason: str | None
@@ -279,7 +281,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """kvreplay, or kvdistill if it was imported."""
     version: str
     argv: list[str]
-    config: dict[str, Any]
+    config: JsonObject
     """The options, by their names in kvreplay's Config."""
     config_sha256: str
     started_utc: str | None
@@ -289,10 +291,10 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """
     reason: str | None
     """Why it is not complete."""
-    host: dict[str, Any]
+    host: JsonObject
     """kernel, cpu_model, cpus and more."""
     trace: TraceNote
-    tiers: dict[str, dict[str, Any]]
+    tiers: dict[str, JsonObject]
     """By tier: its target, its engine, and the facts that its kind of tier has."""
     pacing: PacingNote
     engine: EngineNote
@@ -308,7 +310,7 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
         """Refuse, with msgspec's own error, free fields whose known parts are not of their types."""
         msgspec.convert({"host": self.host, "tiers": self.tiers}, KnownFacts)
 
-    def drives(self) -> Iterator[tuple[str, dict[str, Any]]]:
+    def drives(self) -> Iterator[tuple[str, JsonObject]]:
         """Yield (tier, facts) for each drive of each tier.
 
         What all drives of a tier share is among each one's.
@@ -429,7 +431,7 @@ class _Host(msgspec.Struct):
 
 
 class _Target(msgspec.Struct):
-    drives: list[dict[str, Any]] | None = None
+    drives: list[JsonObject] | None = None
 
 
 class KnownFacts(msgspec.Struct):

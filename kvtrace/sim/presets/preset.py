@@ -29,6 +29,7 @@ from kvtrace.core.config import (
     to_struct,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
 from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
@@ -244,7 +245,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         )
 
     @property
-    def computing(self) -> dict[str, Any]:
+    def computing(self) -> JsonObject:
         """What is said of computing, as `model/serving.py` takes it."""
         knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
         attention = msgspec.to_builtins(self.prefill_attention, builtin_types=())
@@ -311,7 +312,7 @@ def load_preset(
     name: str,
     settings: Sequence[str] = (),
     gpu: str | None = None,
-    times: Callable[[str], dict[str, Any]] = lambda _gpu: {},
+    times: Callable[[str], JsonObject] = lambda _gpu: {},
 ) -> Preset:
     """Return the preset called `name`, or in the TOML file of that path, with `settings`
     (KEY=VALUE) applied.
@@ -356,7 +357,7 @@ def load_preset(
     return preset
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> JsonObject:
     """Return what the TOML file at `path` says, over what the preset of ours does that it names as
     its `base`.
 
@@ -373,7 +374,7 @@ def _read(path: Path) -> dict[str, Any]:
             f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]"
         )
     whole = _read(PRESETS / f"{base}.toml")
-    tiers: dict[Any, dict[str, Any]] = {}
+    tiers: dict[Any, JsonObject] = {}
     for tier in (*whole["tiers"], *listed):
         tiers[str(tier.get("name"))] = tiers.get(str(tier.get("name")), {}) | tier
     return whole | own | {"tiers": list(tiers.values())}
@@ -498,12 +499,12 @@ def _of_offers(preset: Preset) -> Iterator[str]:
             yield f"{knob} needs admission=always here"
 
 
-def as_config(preset: Preset) -> dict[str, Any]:
+def as_config(preset: Preset) -> JsonObject:
     """Return `preset` as plain values, for the metadata.
 
     Knobs of what is not switched on are left out.
     """
-    tree: dict[str, Any] = msgspec.to_builtins(preset)
+    tree: JsonObject = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
     for knob in ("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
@@ -580,7 +581,7 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return parse_duration_ns(self.every)
 
 
-def load_training(settings: Iterable[str], options: dict[str, Any]) -> Training:
+def load_training(settings: Iterable[str], options: JsonObject) -> Training:
     """Return the training run of `--set` settings and of `options`, those that were given.
 
     ConfigError if a knob is unknown, or a value cannot be.
@@ -708,7 +709,7 @@ def description_of(name: str) -> str:
     return DESCRIPTION if name == TRAINING else load_preset(name).description
 
 
-def listing() -> list[dict[str, Any]]:
+def listing() -> list[JsonObject]:
     """Return every preset we ship.
 
     Name, description, and what it is based on; that of training comes last.

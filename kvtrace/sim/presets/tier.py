@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from kvtrace.core.config import Bounds
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import BYTES, parse_bytes, parse_duration_ns
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.routers import Router
@@ -336,7 +337,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def monthly_cost(
         self, reads: float, writes: float, times_a_month: float, stored_bytes: int
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return what a month costs in which it takes such requests so often, and holds so much all
         the time.
         """

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+import msgspec
 import pytest
 from simulated import kvtrace
 
@@ -43,7 +44,7 @@ def test_a_fleet_comes_first_and_node_by_node(monkeypatch, tmp_path, capsys):
     found = report(path)
     document = found.document()
     fleet = summary["stats"]["fleet"]
-    assert found.fleet == fleet
+    assert msgspec.to_builtins(found.fleet) == fleet
     assert "4 nodes, router round-robin" in document.headline
     whole, nodes = document.chapters[0].tables
     assert document.chapters[0].title == "Fleet"

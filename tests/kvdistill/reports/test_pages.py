@@ -19,11 +19,11 @@ from kvtrace.core.document.document import (
     Chart,
     ChartShape,
     Document,
+    ReportColumn,
     ReportTable,
     Series,
     Sheet,
     Unit,
-    columns_of,
     show,
 )
 from kvtrace.core.document.page import draw, html_page, live_figure, log_ticks, picture_of
@@ -570,7 +570,15 @@ def test_every_shape_is_drawn(tmp_path):
         )
         for s in ChartShape
     )
-    table = ReportTable("All", Sheet.SUMMARY, columns_of("text: a"), [["b"]], charts)
+    table = ReportTable(
+        "All",
+        Sheet.SUMMARY,
+        [
+            ReportColumn("a"),
+        ],
+        [["b"]],
+        charts,
+    )
     page = html_page([Document("all", "each shape", [Chapter("Shapes", [table])])], "a test")
     found = watch(page, tmp_path, width=1440)
     assert (found["errors"], found["said"], found["drawn"]) == ([], [], len(ChartShape))

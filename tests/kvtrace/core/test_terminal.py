@@ -8,7 +8,15 @@ import re
 from rich.console import Console
 
 from kvtrace.core.document import terminal
-from kvtrace.core.document.document import Chapter, Document, Sheet, parameters, table_of
+from kvtrace.core.document.document import (
+    Chapter,
+    Document,
+    ReportColumn,
+    Sheet,
+    Unit,
+    parameters,
+    table_of,
+)
 
 
 def shown(monkeypatch, *, is_terminal):
@@ -31,10 +39,14 @@ def test_no_figure_is_cut_where_the_terminal_is_narrow(monkeypatch):
         "_console",
         lambda: Console(file=out, force_terminal=True, no_color=True, width=40),
     )
-    spec = (
-        "text: tier, holds =; bytes_per_s: read = read from it, p99 = p99 of per-second rate;"
-        " share: hits; count: n"
-    )
+    spec = [
+        ReportColumn("tier"),
+        ReportColumn("holds", ""),
+        ReportColumn("read", "read from it", Unit.BYTES_PER_S),
+        ReportColumn("p99", "p99 of per-second rate", Unit.BYTES_PER_S),
+        ReportColumn("hits", unit=Unit.SHARE),
+        ReportColumn("n", unit=Unit.COUNT),
+    ]
     rows = [
         ["nvme", "what a chunk of tokens leaves there", 95.5e6, 246e6, 0.7322, 1_234_567],
         ["cpu"] + [None] * 5,

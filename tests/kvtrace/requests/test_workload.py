@@ -12,6 +12,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 import pytest
+from msgspec import UNSET
 from phrases import shows
 from simulated import (
     ONE_BYTE,
@@ -29,6 +30,7 @@ from kvtrace.commands.options import DriveArguments
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import OBJECTS
+from kvtrace.core.simulation_stats import LookupCounts, TierStats
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.curves.points import Meter
@@ -84,16 +86,12 @@ def test_a_prompt_is_stored_by_the_first_and_read_by_all_others():
     assert [line[4] - 100 for line in log] == [line[4] for line in plain[2]]
     assert [line[:4] for line in log] == [line[:4] for line in plain[2]]
     stats, before = simulation.stats(), plain[0].stats()
-    assert stats["prompts"] == {
-        "lookups": len(log),
-        "hits": len(log) - 1,
-        "hit_ratio": 1 - 1 / len(log),
-    }
-    assert stats["lookups"] - before["lookups"] == len(log)
-    assert stats["tiers"][0]["written_bytes"] - before["tiers"][0]["written_bytes"] == 100
-    assert stats["tiers"][0]["read_bytes"] - before["tiers"][0]["read_bytes"] == 100 * (
-        len(log) - 1
+    assert stats.prompts == LookupCounts(
+        lookups=len(log), hits=len(log) - 1, hit_ratio=1 - 1 / len(log)
     )
+    assert stats.lookups - before.lookups == len(log)
+    assert stats.tiers[0].written_bytes - before.tiers[0].written_bytes == 100
+    assert stats.tiers[0].read_bytes - before.tiers[0].read_bytes == 100 * (len(log) - 1)
 
 
 def test_the_first_request_stores_its_prompt_before_its_entry():
@@ -122,12 +120,10 @@ def test_the_head_of_a_chain_is_shared_and_the_partial_rest_not():
     assert set(writes.values()) == {1}
     assert writes[0] == 1
     assert sum(o == 0 for _, op, _, _, o, *_ in rows if op == "read") == len(log) - 1
-    assert simulation.stats()["prompts"] == {
-        "lookups": len(log),
-        "hits": len(log) - 1,
-        "hit_ratio": 1 - 1 / len(log),
-    }
-    assert simulation.stats()["lookups"] == sum(tokens // 64 for _, _, _, _, tokens, *_ in log)
+    assert simulation.stats().prompts == LookupCounts(
+        lookups=len(log), hits=len(log) - 1, hit_ratio=1 - 1 / len(log)
+    )
+    assert simulation.stats().lookups == sum(tokens // 64 for _, _, _, _, tokens, *_ in log)
 
 
 @pytest.mark.parametrize("capacity", [0, 50, 99])
@@ -137,8 +133,8 @@ def test_a_prompt_that_fits_nowhere_is_no_hit(capacity):
     )
     simulation, rows, log, _ = asked(preset, **USERS)
     assert rows == []
-    assert simulation.stats()["prompts"] == {"lookups": len(log), "hits": 0, "hit_ratio": 0.0}
-    assert simulation.stats()["unplaced_objects"] == 2 * len(log)
+    assert simulation.stats().prompts == LookupCounts(lookups=len(log), hits=0, hit_ratio=0.0)
+    assert simulation.stats().unplaced_objects == 2 * len(log)
 
 
 def test_a_lost_prompt_is_stored_again():
@@ -152,7 +148,7 @@ def test_a_lost_prompt_is_stored_again():
     assert changes == ["write", "delete"] * (len(changes) // 2) + ["write"] * (len(changes) % 2)
     assert changes.count("write") > 5
     assert changes.count("write") + stored.count("read") == len(log)
-    assert simulation.stats()["prompts"]["hits"] == stored.count("read")
+    assert simulation.stats().prompts.hits == stored.count("read")
 
 
 @pytest.mark.parametrize("share", [0.2, 0.5])
@@ -212,9 +208,9 @@ def test_documents_are_populated_and_their_chunks_retrieved():
         f"write 0 prefill 4 {second - first - output} 1/2",
     ]
     stats = simulation.stats()
-    assert stats["documents"] == {"lookups": 6, "hits": 6, "hit_ratio": 1.0}
-    assert (stats["lookups"], stats["misses"]) == (7, 0)
-    assert stats["tiers"][0]["populated_bytes"] == 1200
+    assert stats.documents == LookupCounts(lookups=6, hits=6, hit_ratio=1.0)
+    assert (stats.lookups, stats.misses) == (7, 0)
+    assert stats.tiers[0].populated_bytes == 1200
 
 
 def test_document_chunks_are_read_first_and_promoted_alike():
@@ -240,19 +236,20 @@ def test_document_chunks_are_read_first_and_promoted_alike():
 def test_a_lost_chunk_of_a_document_is_stored_again():
     preset = with_workload(mlperf_of(9000, decode_read_tokens=0), **RAG)
     simulation, rows, log, _ = asked(preset, **USERS)
-    documents = simulation.stats()["documents"]
-    assert documents["lookups"] == 3 * len(log)
-    assert 0 < documents["hits"] < documents["lookups"]
+    documents = simulation.stats().documents
+    assert documents.lookups == 3 * len(log)
+    assert 0 < documents.hits < documents.lookups
     again = sum(op == "write" and phase == "prefill" and o < 3 for _, op, _, phase, o, *_ in rows)
-    assert again == documents["lookups"] - documents["hits"]
+    assert again == documents.lookups - documents.hits
 
 
 def test_what_was_populated_is_not_worn_out_every_day():
     preset = with_workload(mlperf_of(0, None, decode_read_tokens=0), mode=ServingMode.DECODE_ONLY)
     simulation = asked(preset, **USERS)[0]
-    assert simulation.stats()["tiers"][1]["written_bytes"] == 3 * 10 * 2048
+    assert simulation.stats().tiers[1].written_bytes == 3 * 10 * 2048
     assert (
-        DriveArguments().wear(preset, simulation.stats(), 60 * S)[0]["written_bytes_per_day"] == 0
+        DriveArguments().wear(preset, simulation.stats().tiers, 60 * S)[0]["written_bytes_per_day"]
+        == 0
     )
 
 
@@ -266,23 +263,24 @@ def test_evictions_for_populated_data_precede_the_start():
     [first, *_] = [of for of in rows if of[1] != "delete" and of[3] != "populate"]
     populated = [sum(r[5] for r in rows if r[1:4] == ("write", t, "populate")) for t in range(2)]
     assert first[0] > 0
-    assert populated == [tier["populated_bytes"] for tier in simulation.stats()["tiers"]]
+    assert populated == [tier.populated_bytes for tier in simulation.stats().tiers]
     assert populated[1] > 0
     again = Simulation(preset, ONE_BYTE, simulation.load)
     meter = Meter(again)
     again.run(meter)
-    written = again.stats()["tiers"][1]["written_bytes"] - populated[1]
+    written = again.stats().tiers[1].written_bytes - populated[1]
     assert meter.rates(60 * S)[1].write_bytes_per_s.mean == pytest.approx(written / 60)
 
 
 def test_memory_and_buckets_do_not_wear():
     """Of lmcache-s3 it is the drive above the bucket, which alone was said to wear."""
-    stats = {"tiers": [{"written_bytes": 10**12, "populated_bytes": 0}] * 4}
+    counters = dict.fromkeys(TierStats.__struct_fields__, 0) | {"instances": UNSET}
+    tiers = [TierStats(**counters | {"written_bytes": 10**12})] * 4
     preset, asked_for = (
         load_preset("lmcache-s3"),
         DriveArguments(10**12, parse_endurance("1DWPD,5y")),
     )
-    drive, bucket = asked_for.wear(preset, stats, 60 * S)
+    drive, bucket = asked_for.wear(preset, tiers, 60 * S)
     assert (drive["name"], drive["drive_writes_per_day"], drive["years_of_life"]) == (
         "nvme",
         1440,
@@ -293,9 +291,7 @@ def test_memory_and_buckets_do_not_wear():
         None,
         False,
     )
-    assert (
-        asked_for.wear(load_preset("vllm-offload-cpu"), {"tiers": stats["tiers"][:2]}, 60 * S) == []
-    )
+    assert asked_for.wear(load_preset("vllm-offload-cpu"), tiers[:2], 60 * S) == []
 
 
 PICK = function("user_pick", I8, int, USER, int, int, returns=int)
@@ -367,7 +363,7 @@ def test_prefill_alone_writes_every_entry_and_reads_nothing():
         ("write", "prefill", new, i, 0) for i, (new, _) in enumerate(turns_of(log))
     ]
     stats = simulation.stats()
-    assert (stats["lookups"], stats["misses"], stats["tiers"][0]["hit_ratio"]) == (0, 0, None)
+    assert (stats.lookups, stats.misses, stats.tiers[0].hit_ratio) == (0, 0, None)
 
 
 def test_prefill_alone_computes_all_and_stores_no_chunk_twice():
@@ -381,8 +377,8 @@ def test_prefill_alone_computes_all_and_stores_no_chunk_twice():
     done = {request: ts for ts, *_, request, _, _ in rows}
     arrivals = {line[1]: line[0] for line in log}
     assert all(done[n] == arrivals[n] + 10 * line[4] for n, line in enumerate(log) if n in done)
-    times = simulation.stats()["first_token"]
-    assert times["with_cache"] == times["without_cache"]
+    times = simulation.stats().first_token
+    assert times.with_cache == times.without_cache
 
 
 @pytest.mark.parametrize("placement", list(Placement))
@@ -443,7 +439,7 @@ def test_decode_alone_stores_nothing_that_was_lost():
     hits = [line[1] for line in log if line[2] >= 7]
     assert [r[6] for r in rows if r[1] == "read"] == hits
     stats = simulation.stats()
-    assert (stats["lookups"], stats["misses"]) == (len(log), len(log) - len(hits))
+    assert (stats.lookups, stats.misses) == (len(log), len(log) - len(hits))
     assert 0 < len(hits) < len(log)
 
 
@@ -455,7 +451,7 @@ def test_populating_keeps_no_tier_busy():
     )
     simulation, *_ = asked(preset, users=1, seed=7, until_ns=600 * S)
     # 2,048 bytes at 1 MB/s, in 32 reads of 64 µs.
-    assert simulation.stats()["first_token"]["with_cache"]["p50_ns"] == 2_048_000
+    assert simulation.stats().first_token.with_cache.p50_ns == 2_048_000
 
 
 BAD = {
@@ -567,8 +563,8 @@ def test_every_preset_takes_every_workload_with_little_room(preset, settings):
     assert rows
     assert same_rows == rows
     assert (same_log, same_sizes, small.stats()) == (log, sizes, large.stats())
-    for tier in large.stats()["tiers"]:
-        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    for tier in large.stats().tiers:
+        assert tier.written_bytes == tier.deleted_bytes + tier.live_bytes
 
 
 def test_a_trace_says_what_is_shared(tmp_path, monkeypatch, capsys):

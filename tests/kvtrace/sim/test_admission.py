@@ -30,7 +30,7 @@ def stored(times_and_blocks, capacity, **knobs):
     writes = [
         (request, object_) for _, op, _, _, object_, _, request, _, _ in rows if op == "write"
     ]
-    return writes, simulation.stats()["tiers"][1]
+    return writes, simulation.stats().tiers[1]
 
 
 def test_the_nth_offer_is_stored():
@@ -38,15 +38,15 @@ def test_the_nth_offer_is_stored():
     writes, stats = stored(asked, None, admission=Admission.NTH_OFFER)
     # 7 (object 0) is taken at its second offer, then hit; 8 (object 1) at its second.
     assert writes == [(2, 0), (4, 1)]
-    assert (stats["refused_objects"], stats["refused_bytes"], stats["hits"]) == (2, 8, 1)
+    assert (stats.refused_objects, stats.refused_bytes, stats.hits) == (2, 8, 1)
     writes, stats = stored(asked, None, admission=Admission.NTH_OFFER, admission_count=3)
-    assert (writes, stats["refused_objects"]) == ([(3, 0)], 4)
+    assert (writes, stats.refused_objects) == ([(3, 0)], 4)
 
 
 def test_an_object_stored_once_and_evicted_is_stored_at_once():
     asked = [(0, [1]), (1, [1]), (2, [2]), (3, [2]), (4, [1])]
     writes, stats = stored(asked, 4, admission=Admission.NTH_OFFER)
-    assert (writes, stats["refused_objects"]) == ([(1, 0), (3, 1), (4, 0)], 2)
+    assert (writes, stats.refused_objects) == ([(1, 0), (3, 1), (4, 0)], 2)
 
 
 def test_a_count_that_offers_double_and_time_lowers():
@@ -66,17 +66,17 @@ def test_tinylfu_compares_with_what_would_make_room():
     asked = [(0, [1]), (1, [1]), (2, [2]), (3, [2]), (4, [2])]
     writes, stats = stored(asked, 4, admission=Admission.TINYLFU)
     # 1 has room, and is hit: 2 references. 2 comes to 1 and 2, which is not more, and then to 3.
-    assert (writes, stats["refused_objects"], stats["hits"]) == ([(0, 0), (4, 1)], 2, 1)
+    assert (writes, stats.refused_objects, stats.hits) == ([(0, 0), (4, 1)], 2, 1)
 
 
 def test_tinylfu_forgets_with_a_window():
     asked = [(when, [block]) for when, block in enumerate([1, 1, 1, 1, 2, 2, 2])]
     writes, stats = stored(asked, 4, admission=Admission.TINYLFU)
-    assert (writes, stats["refused_objects"]) == ([(0, 0)], 3)
+    assert (writes, stats.refused_objects) == ([(0, 0)], 3)
     # A window of 12 bytes, half of which stays as it is full. 1: 1, 2, 3 halved is 1, 2. Then 2 is
     # 1 halved is 0, with 1 at 1; 2 is 1, as 1 is; 2 is 2 halved is 1, with 1 at 0.
     writes, stats = stored(asked, 4, admission=Admission.TINYLFU, admission_window=3)
-    assert (writes, stats["refused_objects"]) == ([(0, 0), (6, 1)], 2)
+    assert (writes, stats.refused_objects) == ([(0, 0), (6, 1)], 2)
 
 
 def test_what_is_not_admitted_below_is_deleted_as_it_makes_room():
@@ -113,7 +113,7 @@ def test_a_refusing_fastest_tier_leaves_the_object_to_the_next():
         msgspec.structs.replace(preset, tiers=tiers), Load(requests=requests)
     )
     assert brief(rows) == ["write 1 prefill 0 4 0/0", "read 1 load 0 4 1/0"]
-    assert simulation.stats()["unplaced_objects"] == 0
+    assert simulation.stats().unplaced_objects == 0
 
 
 @pytest.mark.parametrize(

@@ -248,10 +248,10 @@ def test_every_row_is_what_plain_python_says(policy, data):
     moved = Counter()
     for _, op, tier, _, _, length, *_ in rows:
         moved[op, tier] += length
-    for t, tier in enumerate(simulation.stats()["tiers"]):
-        assert tier["written_bytes"] == moved["write", t]
-        assert tier["deleted_bytes"] == moved["delete", t]
-        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    for t, tier in enumerate(simulation.stats().tiers):
+        assert tier.written_bytes == moved["write", t]
+        assert tier.deleted_bytes == moved["delete", t]
+        assert tier.written_bytes == tier.deleted_bytes + tier.live_bytes
     for room in (1, 50):
         assert simulate(preset, Load(requests=requests), model, ranks=ranks, rows=room)[1] == rows
     batches = []
@@ -284,8 +284,8 @@ def test_slots_of_users_are_used_again(policy, placement):
         objects = simulation.world.control.next_object
         # More objects than slots: what nobody can ask for is forgotten, ghosts too.
         assert objects > 2 * len(simulation.world.slots)
-        upper, lower = simulation.stats()["tiers"]
-        assert min(upper["deleted_bytes"], lower["deleted_bytes"], lower["hits"]) > 0
+        upper, lower = simulation.stats().tiers
+        assert min(upper.deleted_bytes, lower.deleted_bytes, lower.hits) > 0
     assert runs[0].equals(runs[1])
 
 

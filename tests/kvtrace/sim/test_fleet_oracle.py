@@ -11,6 +11,7 @@ from evictions import OF_OBJECTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import moving_tables  # noqa: F401
+from msgspec import UNSET
 from oracle import Oracle
 from outages import settled
 from plans import MOST, oracle_of
@@ -80,30 +81,26 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
 
 def compare_stats(stats, oracle):
     """Compare the counters of a fleet with those of the oracle."""
-    fleet = stats["fleet"]
-    assert (
-        sum(t["hits"] for t in stats["tiers"])
-        == oracle.hits
-        == fleet["local_hits"] + fleet["shared_hits"]
-    )
-    if "link_bytes" in fleet:
-        assert fleet["link_bytes"] == sum(
-            row[5] for row in oracle.rows if row[1:3] == ("read", len(stats["tiers"]))
+    fleet = stats.fleet
+    assert sum(t.hits for t in stats.tiers) == oracle.hits == fleet.local_hits + fleet.shared_hits
+    if fleet.link_bytes is not UNSET:
+        assert fleet.link_bytes == sum(
+            row[5] for row in oracle.rows if row[1:3] == ("read", len(stats.tiers))
         )
-    assert stats["lookups"] == oracle.lookups == sum(fleet["by_node"]["lookups"])
-    assert fleet["by_node"]["requests"] == [node.served for node in oracle.nodes]
-    assert fleet["by_node"]["local_hits"] == [node.local_hits for node in oracle.nodes]
-    assert fleet["by_node"]["shared_hits"] == [node.shared_hits for node in oracle.nodes]
-    assert fleet["by_node"]["computing_ns"] == [node.computing for node in oracle.nodes]
-    for number, tier in enumerate(stats["tiers"]):
+    assert stats.lookups == oracle.lookups == sum(fleet.by_node.lookups)
+    assert fleet.by_node.requests == [node.served for node in oracle.nodes]
+    assert fleet.by_node.local_hits == [node.local_hits for node in oracle.nodes]
+    assert fleet.by_node.shared_hits == [node.shared_hits for node in oracle.nodes]
+    assert fleet.by_node.computing_ns == [node.computing for node in oracle.nodes]
+    for number, tier in enumerate(stats.tiers):
         instances = {id(node.tiers[number]): node.tiers[number] for node in oracle.nodes}.values()
         live = sum(sum(instance.objects.values()) for instance in instances)
-        assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"]
+        assert tier.live_bytes == tier.written_bytes - tier.deleted_bytes
         if oracle.preset.tiers[number].bucket_objects:
             live = sum(instance.queue.used() for instance in instances)
-        assert tier["live_bytes"] == live
+        assert tier.live_bytes == live
         refused = [size for instance in instances for size in instance.refused]
-        assert (tier.get("refused_objects", 0), tier.get("refused_bytes", 0)) == (
+        assert (tier.refused_objects or 0, tier.refused_bytes or 0) == (
             len(refused),
             sum(refused),
         )
@@ -189,7 +186,7 @@ def test_queues_and_buckets_of_a_fleet(semantics, data):
     counted = {
         name: sum(queue.counts()[name] for queue in queues) for name in next(iter(queues)).counts()
     }
-    assert counted.items() <= simulation.stats()["tiers"][-1].items()
+    assert counted.items() <= msgspec.structs.asdict(simulation.stats().tiers[-1]).items()
 
 
 @settings(max_examples=60, deadline=None)

@@ -44,6 +44,7 @@ from test_routers import fleet_of
 from kvtrace.core.document.chapters import event_lines
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
+from kvtrace.core.simulation_stats import IncidentStats, RestartCounts, to_json
 from kvtrace.core.statistics import is_memory
 from kvtrace.core.tables import open_table
 from kvtrace.llm.shape import bytes_per_token_per_rank, stored_ranks
@@ -130,13 +131,13 @@ def check(preset, load, model=ONE_BYTE, ranks=1, rows=4096):
         nodes = [0] * len(found)
     assert settled(found, nodes) == settled(expected, oracle.row_nodes)
     stats = simulation.stats()
-    assert stats["requests"] == len(load.requests)
-    assert stats["lookups"] == oracle.lookups
-    for number, tier in enumerate(stats["tiers"]):
+    assert stats.requests == len(load.requests)
+    assert stats.lookups == oracle.lookups
+    for number, tier in enumerate(stats.tiers):
         instances = {id(node.tiers[number]): node.tiers[number] for node in oracle.nodes}.values()
         live = sum(sum(instance.objects.values()) for instance in instances)
         if not preset.tiers[number].bucket_objects:
-            assert tier["live_bytes"] == tier["written_bytes"] - tier["deleted_bytes"] == live
+            assert tier.live_bytes == tier.written_bytes - tier.deleted_bytes == live
 
 
 @pytest.mark.first(semantics=4)
@@ -272,23 +273,23 @@ def test_a_lost_node_by_hand():
         "64 n0 write 1 store 5 4 4/1",
     ]
     stats = simulation.stats()
-    assert (stats["requests"], stats["fleet"]["by_node"]["requests"]) == (5, [3, 3])
-    lost, joined = stats["incidents"]["around"]
-    assert [window["window"] for window in lost["windows"]] == ["before", "minute 1 after"]
-    before, after = lost["windows"]
-    assert tuple(stats["incidents"]["begun_again"].values()) == (1, 2, 0, 10, 2)
+    assert (stats.requests, stats.fleet.by_node.requests) == (5, [3, 3])
+    lost, joined = stats.incidents.around
+    assert [window.window for window in lost.windows] == ["before", "minute 1 after"]
+    before, after = lost.windows
+    assert msgspec.structs.astuple(stats.incidents.begun_again) == (1, 2, 0, 10, 2)
     # Tokens are counted as they are found to be missing: request 2's twice.
-    assert (before["lookups"], before["computed_tokens"], before["restarted"]) == (5, 20, 0)
-    assert (after["lookups"], after["local_hits"], after["shared_hits"]) == (5, 0, 2)
+    assert (before.lookups, before.computed_tokens, before.restarted) == (5, 20, 0)
+    assert (after.lookups, after.local_hits, after.shared_hits) == (5, 0, 2)
     # Of request 2, whose 8 tokens the shared tier has, the last is computed again.
-    assert (after["computed_tokens"], after["restarted"]) == (12 + 1, 1)
-    assert [tier["lost_bytes"] for tier in after["tiers"]] == [8, 0]
+    assert (after.computed_tokens, after.restarted) == (12 + 1, 1)
+    assert [tier.lost_bytes for tier in after.tiers] == [8, 0]
     assert (
-        after["tiers"][1]["reads"],
-        after["tiers"][1]["read_bytes"],
-        after["tiers"][1]["writes"],
+        after.tiers[1].reads,
+        after.tiers[1].read_bytes,
+        after.tiers[1].writes,
     ) == (2, 8, 3)
-    assert joined["at_ns"] == 50
+    assert joined.at_ns == 50
 
 
 def test_a_request_that_decodes_is_begun_again_by_hand():
@@ -304,13 +305,13 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
     ]
     assert found[2:6] == [*again, "200 n1 read 0 load 0 4 1/0"]
     stats = simulation.stats()
-    assert (stats["decode"]["tokens"], stats["first_token"]["requests"]) == (11, 2)
+    assert (stats.decode.tokens, stats.first_token.requests) == (11, 2)
     # Look-ups 1 + 2, and 1 again; hits 0 + 1, and 1 again, of what it had stored itself: 2 of 4; 1
     # of 3 once a prompt.
-    assert (stats["lookups"], stats["fleet"]["hit_ratio"]) == (4, 0.5)
-    again = {"requests": 1, "lookups": 1, "hits": 1, "of_lookups": 4, "of_hits": 2}
-    assert stats["incidents"]["begun_again"] == again
-    first, lost = event_lines(stats["incidents"])
+    assert (stats.lookups, stats.fleet.hit_ratio) == (4, 0.5)
+    again = RestartCounts(requests=1, lookups=1, hits=1, of_lookups=4, of_hits=2)
+    assert stats.incidents.begun_again == again
+    first, lost = event_lines(stats.incidents)
     assert shows(lost, "restarted 1 time")
     assert shows(first, "restarted 1 time … 1 … 4 look-ups … 1 … 2 hits … 33.33 %")
 
@@ -318,39 +319,56 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
 def test_ratios_omit_restarts_where_no_request_restarted():
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET)
     stats = happens(preset, [(0, 4, 1, [0]), (30, 4, 1, [1])], "20ns:node-lost:0")[0].stats()
-    assert tuple(stats["incidents"]["begun_again"].values()) == (0, 0, 0, 2, 0)
-    [line] = event_lines(stats["incidents"])
+    assert msgspec.structs.astuple(stats.incidents.begun_again) == (0, 0, 0, 2, 0)
+    [line] = event_lines(stats.incidents)
     # The trace begins and ends within a minute of it.
     assert re.match(r"20ns:node-lost:0: hits \S+( %)? .*20 ns before.* \d+ ns after", line), line
     # A trace of before has no such counts; one that has them as text is refused where it is read.
-    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
-    wrong = stats | {"incidents": stats["incidents"] | {"begun_again": {"requests": "many"}}}
+    fields = to_json(stats)
+    msgspec.structs.replace(trace_meta(TRACE), stats=fields)
+    wrong = fields | {"incidents": fields["incidents"] | {"begun_again": {"requests": "many"}}}
     with pytest.raises(msgspec.ValidationError, match="begun_again"):
         msgspec.structs.replace(trace_meta(TRACE), stats=wrong)
-    del stats["incidents"]["begun_again"]
-    assert event_lines(stats["incidents"]) == [line]
-    msgspec.structs.replace(trace_meta(TRACE), stats=stats)
+    del fields["incidents"]["begun_again"]
+    earlier = msgspec.structs.replace(trace_meta(TRACE), stats=fields)
+    assert event_lines(earlier.events) == [line]
 
 
 def test_no_hits_before_an_event_are_not_a_drop():
     windows = [
         {
             "window": name,
-            "hit_ratio": ratio,
             "from_ns": begin,
             "to_ns": begin + 10**10,
+            "computed_tokens": 0,
             "restarted": 0,
+            "hit_ratio": ratio,
+            "local_hit_ratio": ratio,
+            "shared_hit_ratio": ratio,
+            "tiers": [],
         }
         for name, ratio, begin in (("before", None, 0), ("minute 1 after", 0.5, 10**10))
     ]
-    of = {
+    outcome = {
         "event": "10s:drive-replaced:0",
+        "at_ns": 10**10,
+        "over_ns": 10**10,
         "is_reached": True,
         "hits_back_ns": None,
         "windows": windows,
     }
+    series = {name: [0] for name in ("lookups", "local_hits", "shared_hits", "computed_tokens")}
+    tier = {"name": "nvme", "read_bytes": [0], "written_bytes": [0]}
+    fields = {
+        "around": [outcome],
+        "step_ns": 10**9,
+        "end_ns": 2 * 10**10,
+        "over_time": series,
+        "tiers": [tier],
+    }
+    events = msgspec.convert(fields, IncidentStats)
     phrase = "10s:drive-replaced:0: hits - … 10.0 s before … 50 % … 10.0 s after"
-    assert show_each(event_lines({"around": [of]}), [phrase])
+    assert show_each(event_lines(events), [phrase])
 
 
 def test_requests_wait_while_no_node_is_there_by_hand():
@@ -431,9 +449,9 @@ def test_a_second_event_and_the_end_belong_to_the_course():
     # The second prompt comes, and is stored, at 1 s: it was in the windows, and not in the course.
     rows = [(0, 4, 0, [0]), (10**9, 4, 0, [1])]
     simulation, _ = happens(preset_of(100, 100), rows, "500ms:drive-replaced:0")
-    found = simulation.stats()["incidents"]
-    assert (found["end_ns"], found["over_time"]["lookups"]) == (10**9, [2])
-    assert [tier["written_bytes"] for tier in found["tiers"]] == [[8], [8]]
+    found = simulation.stats().incidents
+    assert (found.end_ns, found.over_time.lookups) == (10**9, [2])
+    assert [tier.written_bytes for tier in found.tiers] == [[8], [8]]
 
 
 def test_a_store_out_of_reach_by_hand():

@@ -88,5 +88,5 @@ def test_what_the_checks_let_through_is_what_plain_python_says(data):
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, load, model, ranks=ranks)
     assert rows == expected
-    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    assert sum(t.hits for t in simulation.stats().tiers) == oracle.hits
     assert simulate(preset, load, model, ranks=ranks, rows=1)[1] == rows

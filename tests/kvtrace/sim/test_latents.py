@@ -49,8 +49,8 @@ def test_each_read_is_one_of_each_rank_where_a_tier_says_so(preset, requests, ra
             each, Load(requests=requests), ONE_BYTE, ranks=ranks, rows=room
         )
         assert rows == expected
-        for t, tier in enumerate(simulation.stats()["tiers"]):
-            assert tier["read_bytes"] == sum(row[5] for row in rows if row[1:3] == ("read", t))
+        for t, tier in enumerate(simulation.stats().tiers):
+            assert tier.read_bytes == sum(row[5] for row in rows if row[1:3] == ("read", t))
     # What each rank stores of its own heads, each reads: nothing to say twice.
     assert rows_of(each, requests, TWO_HEADS, ranks=2) == rows_of(
         preset, requests, TWO_HEADS, ranks=2

@@ -7,9 +7,11 @@ import random
 import msgspec
 import pytest
 from adversarial import sessions
+from msgspec import UNSET
 from simulated import brief, preset_of, requests_of, simulate, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import OfferStats
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import FleetSetting, Recency
@@ -77,7 +79,7 @@ def test_a_session_makes_room_for_its_own_alone():
         "read 0", "read 1", "read 2", "delete 6", "write 3",
     ]  # fmt: skip
     # Refused: 5 and 6, as they are computed and as the request ends.
-    assert simulation.stats()["offers"] == {"count": 5, "refused": 2, "refused_objects": 4}
+    assert simulation.stats().offers == OfferStats(count=5, refused=2, refused_objects=4)
 
 
 def test_the_session_used_least_gives_way_from_its_end():
@@ -124,7 +126,7 @@ def test_an_offer_that_does_not_fit_is_refused_and_retried():
     ]  # fmt: skip
     # Refused as two objects, stored as three in the step after, when the first offer is no longer
     # in flight.
-    assert simulation.stats()["offers"] == {"count": 3, "refused": 1, "refused_objects": 2}
+    assert simulation.stats().offers == OfferStats(count=3, refused=1, refused_objects=2)
 
 
 def test_what_never_fits_is_refused_to_the_end():
@@ -134,8 +136,8 @@ def test_what_never_fits_is_refused_to_the_end():
     assert [line for line in brief(rows) if not line.startswith("write 0")] == [
         "write 1 store 3 4 1/1", "write 2 store 3 4 1/1", "write 1 store 4 4 1/1", "write 2 store 4 4 1/1",
     ]  # fmt: skip
-    assert simulation.stats()["offers"] == {"count": 3, "refused": 2, "refused_objects": 6}
-    assert "offers" not in moved(preset_of(8), prompts((0, 0, [1])))[0].stats()
+    assert simulation.stats().offers == OfferStats(count=3, refused=2, refused_objects=6)
+    assert not moved(preset_of(8), prompts((0, 0, [1])))[0].stats().offers
 
 
 def at_once(preset):
@@ -167,7 +169,7 @@ def test_an_object_stored_again_by_another_is_not_in_flight():
         (16, "delete 0 evict 0 4"), (16, "delete 0 evict 1 4"),
         (16, "write 0 prefill 2 4 0/1"), (16, "write 0 prefill 3 4 0/1"),
     ]  # fmt: skip
-    assert simulation.stats()["offers"] == {"count": 4, "refused": 0, "refused_objects": 0}
+    assert simulation.stats().offers == OfferStats(count=4, refused=0, refused_objects=0)
 
 
 def test_an_object_evicted_and_promoted_again_is_not_in_flight():
@@ -182,7 +184,7 @@ def test_an_object_evicted_and_promoted_again_is_not_in_flight():
         (16, "write 0 prefill 2 4 0/2"), (16, "write 0 prefill 3 4 0/2"),
         (16, "write 1 store 2 4 0/3"), (16, "write 1 store 3 4 0/3"),
     ]  # fmt: skip
-    assert simulation.stats()["offers"] == {"count": 3, "refused": 0, "refused_objects": 0}
+    assert simulation.stats().offers == OfferStats(count=3, refused=0, refused_objects=0)
 
 
 @pytest.mark.parametrize(("second_at", "is_stored"), [(7_999, False), (8_000, True)])
@@ -192,7 +194,7 @@ def test_what_is_still_written_below_makes_no_room(second_at, is_stored):
     preset = of_tiers(preset_of(8, None), {"whole_offers": True}, {"write_bandwidth": "1MB"})
     simulation, rows = moved(preset, prompts((0, 0, [1, 2]), (second_at, 0, [7, 8])))
     assert ("write 0 prefill 2 4 1/0" in brief(rows)) is is_stored
-    assert simulation.stats()["offers"]["refused"] == (
+    assert simulation.stats().offers.refused == (
         0 if is_stored else 2
     )  # as it is computed, and as it ends
 
@@ -215,7 +217,7 @@ def test_reads_that_follow_each_other_take_each_its_own_latency(at_once, first_t
     disk = {"read_bandwidth": "1MB", "latency": "48us", "request_reads": at_once}
     preset = of_tiers(preset_of(0, None), {}, disk, promotion="never")
     simulation, _ = moved(preset, prompts((0, 0, [1, 2, 3]), (10**6, 0, [1, 2, 3])))
-    assert simulation.stats()["first_token"]["with_cache"]["p99_ns"] is None
+    assert simulation.stats().first_token.with_cache.p99_ns is None
     assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [0, first_token_ns]
 
 
@@ -236,8 +238,8 @@ def test_look_ups_that_go_on_past_a_miss_are_counted():
     )
     simulation, _ = moved(preset, prompts((0, 0, [1, 2]), (1, 0, [1, 7, 8, 9])))
     # 2 of the first request; of the second, all but the first block, which the tier above has.
-    assert [tier.get("file_lookups") for tier in simulation.stats()["tiers"]] == [None, None, 5]
-    assert simulation.stats()["lookups"] == 6
+    assert [tier.file_lookups for tier in simulation.stats().tiers] == [UNSET, UNSET, 5]
+    assert simulation.stats().lookups == 6
 
 
 @pytest.mark.parametrize(

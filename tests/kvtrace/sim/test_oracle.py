@@ -178,8 +178,8 @@ def test_every_row_is_what_plain_python_says(semantics, data):
         assert list(zip(*map(list, arrivals), strict=True)) == oracle.came
 
     stats = simulation.stats()
-    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
-    assert (stats["lookups"], stats["requests"]) == (oracle.lookups, len(requests))
+    assert sum(t.hits for t in stats.tiers) == oracle.hits
+    assert (stats.lookups, stats.requests) == (oracle.lookups, len(requests))
     # A few rows of room at a time make the loop stop and go on, and change nothing.
     for room in (1, 3, 50):
         other, same_rows, _, _ = simulate(preset, load, model, ranks=ranks, rows=room)
@@ -294,7 +294,7 @@ def test_staging_and_room_made_at_times(preset, requests):
     expected = oracle.run()
     simulation, rows, _, _ = simulate(preset, Load(requests=requests))
     assert rows == expected
-    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
+    assert sum(t.hits for t in simulation.stats().tiers) == oracle.hits
     for room in (1, 50):
         assert simulate(preset, Load(requests=requests), rows=room)[1] == rows
 
@@ -352,10 +352,10 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
     assert simulation.world.tiers["file_lookups"].tolist() == [
         tier.looked_up for tier in oracle.tiers
     ]
-    tiers = simulation.stats()["tiers"]
-    assert sum(t["hits"] for t in tiers) == oracle.hits
+    tiers = simulation.stats().tiers
+    assert sum(t.hits for t in tiers) == oracle.hits
     refused = [(len(tier.refused), sum(tier.refused)) for tier in oracle.tiers]
-    assert [(t.get("refused_objects", 0), t.get("refused_bytes", 0)) for t in tiers] == refused
+    assert [(t.refused_objects or 0, t.refused_bytes or 0) for t in tiers] == refused
     assert simulate(preset, load, model, ranks=ranks, rows=1)[1] == rows
 
 
@@ -367,11 +367,11 @@ def test_what_is_written_is_live_or_deleted(preset, requests):
     moved = Counter()
     for _, op, tier, _, _, length, *_ in rows:
         moved[op, tier] += length
-    for t, tier in enumerate(simulation.stats()["tiers"]):
-        assert tier["written_bytes"] == moved["write", t]
-        assert tier["deleted_bytes"] == moved["delete", t]
-        assert tier["read_bytes"] == moved["read", t]
-        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
+    for t, tier in enumerate(simulation.stats().tiers):
+        assert tier.written_bytes == moved["write", t]
+        assert tier.deleted_bytes == moved["delete", t]
+        assert tier.read_bytes == moved["read", t]
+        assert tier.written_bytes == tier.deleted_bytes + tier.live_bytes
     again = type(simulation)(preset, TWO_HEADS, Load(requests=requests), ranks=2, rows=4096)
     again.run(lambda flush: batches.append(trace_batch(flush.rows)))
     assert [fault(preset, batch) for batch in batches] == [None]
@@ -390,7 +390,7 @@ def test_users_do_the_same_however_little_room_the_loop_has(preset):
     load = Load(users=6, seed=7, until_ns=90 * 10**9, max_requests=45)
     model = find_model("tiny-1b")
     large, rows, log, sizes = simulate(preset, load, model, ranks=2, rows=1 << 18)
-    assert len(log) == large.stats()["requests"] == 45
+    assert len(log) == large.stats().requests == 45
     assert any(op == "delete" for _, op, *_ in rows)
     # A trace names each object once; its sizes are those of the rows.
     seen = {object_: length for *_, object_, length, _, _, _ in rows}
@@ -412,14 +412,14 @@ def test_memory_follows_what_a_tier_may_delete():
     objects = len(endless[3])
     assert int((endless[0].world.slots["live"] != 0).sum()) == 0
     assert len(endless[0].world.slots) < objects / 5  # as many as one request may need at once
-    assert endless[0].stats()["tiers"][0]["live_bytes"] == sum(endless[3])
+    assert endless[0].stats().tiers[0].live_bytes == sum(endless[3])
     # A tier that may delete it must remember it, as long as it has room.
     large = simulate(preset_of(1 << 40, chunk_tokens=16), load, model)
     assert int((large[0].world.slots["live"] != 0).sum()) == len(large[3]) == objects
     assert large[1] == endless[1]
     # What a small one has deleted, and is still asked for, needs none either.
     small = simulate(preset_of(1 << 20, chunk_tokens=16), load, model)
-    live = small[0].stats()["tiers"][0]["live_bytes"] // small[3][0]
+    live = small[0].stats().tiers[0].live_bytes // small[3][0]
     assert int((small[0].world.slots["live"] != 0).sum()) == live < objects / 20
 
 

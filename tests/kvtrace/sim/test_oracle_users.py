@@ -91,8 +91,8 @@ def check_users(preset, users, seed):
     assert oracle.run() == rows
     assert asked_in(log) == oracle.users.log
     stats = simulation.stats()
-    assert sum(t["hits"] for t in stats["tiers"]) == oracle.hits
-    assert (stats["lookups"], stats["requests"]) == (oracle.lookups, 40)
+    assert sum(t.hits for t in stats.tiers) == oracle.hits
+    assert (stats.lookups, stats.requests) == (oracle.lookups, 40)
 
 
 @pytest.mark.full
@@ -154,6 +154,6 @@ def test_every_preset_conserves_bytes_with_every_source(name, source, data):
     simulation.run(lambda flush: batches.append(trace_batch(flush.rows)))
     ledger = Ledger(preset.tier_list(), sum(b.num_rows for b in batches))
     assert [ledger.apply(batch) for batch in batches] == [None] * len(batches)
-    for t, tier in enumerate(simulation.stats()["tiers"]):
-        assert tier["written_bytes"] == tier["deleted_bytes"] + tier["live_bytes"]
-        assert tier["live_bytes"] == ledger.live_bytes[t]
+    for t, tier in enumerate(simulation.stats().tiers):
+        assert tier.written_bytes == tier.deleted_bytes + tier.live_bytes
+        assert tier.live_bytes == ledger.live_bytes[t]

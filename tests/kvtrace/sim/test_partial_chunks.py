@@ -40,7 +40,7 @@ def test_a_partial_chunk_is_found_by_the_same_prompt_only():
     stats = simulation.stats()
     # Look-ups 2 + 2 + 2 + 2 + 1, hits 0 + 1 + 2 + 1 + 0; of the third prompt the last token is
     # computed again.
-    assert (stats["lookups"], stats["tiers"][0]["hits"]) == (9, 4)
+    assert (stats.lookups, stats.tiers[0].hits) == (9, 4)
     assert simulation.world.total.missed_tokens == 6 + 4 + 1 + 1 + 3
 
 

@@ -14,6 +14,7 @@ from phrases import shows
 from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import DecodeStats, PrefillStats
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.presets.preset import Placement, Promotion, as_config, load_preset, preset_names
@@ -122,21 +123,21 @@ def test_evicted_turns_miss_without_io():
     )
     stats = simulation.stats()
     assert sum(phases.values(), Counter()) == Counter()
-    assert stats["misses"] == stats["lookups"] == sum(sum(range(n)) for n in lengths.values()) > 20
-    assert stats["unplaced_objects"] == stats["requests"]
+    assert stats.misses == stats.lookups == sum(sum(range(n)) for n in lengths.values()) > 20
+    assert stats.unplaced_objects == stats.requests
     # With room for some, what hits is read and what misses is not.
     simulation, lengths, phases, _ = conversations(
         mlperf_of(2 << 30), users=3, seed=5, until_ns=120 * S
     )
     stats = simulation.stats()
-    assert stats["lookups"] == sum(sum(range(n)) for n in lengths.values())
+    assert stats.lookups == sum(sum(range(n)) for n in lengths.values())
     assert (
         0
-        < stats["tiers"][0]["hits"]
+        < stats.tiers[0].hits
         == sum(p["load"] for p in phases.values())
-        == stats["lookups"] - stats["misses"]
+        == stats.lookups - stats.misses
     )
-    assert stats["misses"] > 0
+    assert stats.misses > 0
 
 
 def test_an_entry_over_95_percent_of_a_tier_skips_it():
@@ -294,7 +295,7 @@ def test_a_match_ends_at_a_miss_and_stores_nothing_twice():
         "delete 0 evict 3 4",
         "write 0 prefill 2 4 2/0",
     ]
-    assert simulation.stats()["lookups"] == simulation.stats()["misses"] == 7
+    assert simulation.stats().lookups == simulation.stats().misses == 7
 
 
 def test_a_recomputed_object_becomes_recent():
@@ -341,7 +342,7 @@ def test_prompts_are_computed_in_turn():
     # both.
     assert [row[0] for row in rows if row[3] == "prefill"] == [40, 120, 120]
     stats = simulation.stats()
-    assert stats["prefill"] == {"requests": 3, "mean_wait_ns": (0 + 40 + 20) // 3}
+    assert stats.prefill == PrefillStats(requests=3, mean_wait_ns=(0 + 40 + 20) // 3)
     assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [40, 120, 20 + 10]
     at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
@@ -401,7 +402,7 @@ def test_a_step_of_decoding_takes_what_its_batch_needs():
     reads = [(row[6], row[0]) for row in rows if row[3] == "decode"]
     assert [ts for n, ts in reads if n == 0] == [0, 0, 10, 20, 36]
     assert [ts for n, ts in reads if n == 1] == [20, 20, 36, 52, 62]
-    assert simulation.stats()["decode"] == {"tokens": 8, "mean_ns_per_token": (52 + 52) // 8}
+    assert simulation.stats().decode == DecodeStats(tokens=8, mean_ns_per_token=(52 + 52) // 8)
     # At 100 MB/s the cache of a context of 4 + 2 tokens, a byte each, takes 60 ns more of each of a
     # step alone.
     cache = msgspec.structs.replace(preset, decode_compute_ns=0, decode_bandwidth="100MB")

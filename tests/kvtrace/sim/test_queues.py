@@ -54,9 +54,9 @@ def test_a_heartbeat_stores_what_dram_still_has():
         (20, "write 1 store 3 4"),
         (30, "read 0 load 3 4 3/0"),
     ]
-    stats = simulation.stats()["tiers"][1]
-    assert (stats["lost_objects"], stats["lost_bytes"], stats["dropped_objects"]) == (1, 4, 0)
-    assert (stats["written_bytes"], stats["waiting_objects"]) == (12, 0)
+    stats = simulation.stats().tiers[1]
+    assert (stats.lost_objects, stats.lost_bytes, stats.dropped_objects) == (1, 4, 0)
+    assert (stats.written_bytes, stats.waiting_objects) == (12, 0)
 
 
 def test_a_full_queue_drops_and_what_is_left_waits():
@@ -68,9 +68,9 @@ def test_a_full_queue_drops_and_what_is_left_waits():
         "write 1 store 0 4",
         "write 1 store 1 4",
     ]
-    stats = simulation.stats()["tiers"][1]
+    stats = simulation.stats().tiers[1]
     # Block 3 is dropped; it is a hit later, and so not computed, nor offered again.
-    assert (stats["dropped_objects"], stats["dropped_bytes"], stats["waiting_objects"]) == (1, 4, 1)
+    assert (stats.dropped_objects, stats.dropped_bytes, stats.waiting_objects) == (1, 4, 1)
 
 
 @pytest.mark.parametrize(("bandwidth", "each_ns"), [("1MB", 4000), ("1600kB", 2500)])
@@ -100,8 +100,8 @@ def test_a_bucket_is_one_write_read_by_offset_and_deleted_whole():
     # and 5 beside it.
     assert disk == [(10, "write 1 store 4 14"), (10, "write 1 store 5 10")]
     assert (sizes[4], sizes[5]) == (14, 10)
-    stats = simulation.stats()["tiers"][1]
-    assert (stats["lost_objects"], stats["written_bytes"], stats["live_bytes"]) == (2, 24, 24)
+    stats = simulation.stats().tiers[1]
+    assert (stats.lost_objects, stats.written_bytes, stats.live_bytes) == (2, 24, 24)
 
     # The same with room in DRAM for all but the first request's blocks when they are replayed.
     requests = asked((0, [1, 2]), (11, [3, 4]), (12, [1]), (13, [2]), (22, [5]), (23, [1]))
@@ -154,8 +154,8 @@ def test_live_parts_of_a_bucket_are_rewritten_to_free_the_rest():
         (30, "delete 1 evict 8 4"),
         (30, "write 1 store 9 8"),
     ]
-    stats = simulation.stats()["tiers"][1]
-    assert (stats["collected_bytes"], stats["written_bytes"], stats["live_bytes"]) == (4, 28, 16)
+    stats = simulation.stats().tiers[1]
+    assert (stats.collected_bytes, stats.written_bytes, stats.live_bytes) == (4, 28, 16)
     # At half, 4 of 8 bytes are enough to stay: the bucket goes when both are dead, and nothing is
     # written again.
     preset = queued(None, 16, **COLLECTED | {"bucket_gc": 0.5})
@@ -163,7 +163,7 @@ def test_live_parts_of_a_bucket_are_rewritten_to_free_the_rest():
     assert [text for row, text in zip(rows, brief(rows), strict=True) if row[2] == 1][2:] == [
         "delete 1 evict 2 8", "write 1 store 8 8",
     ]  # fmt: skip
-    assert simulation.stats()["tiers"][1]["collected_bytes"] == 0
+    assert simulation.stats().tiers[1].collected_bytes == 0
 
 
 def test_a_collected_bucket_is_read_once_for_all_ranks():
@@ -171,7 +171,7 @@ def test_a_collected_bucket_is_read_once_for_all_ranks():
     load = Load(requests=asked((0, [1, 2]), (11, [3, 4]), (22, [5, 6]), (31, [6])))
     simulation, *_ = simulate(preset, load, ranks=2)
     # At 30, 4 bytes, each of which takes a microsecond.
-    assert simulation.stats()["tiers"][1]["read_bytes"] == 4
+    assert simulation.stats().tiers[1].read_bytes == 4
     assert simulation.world.tiers["busy_until_ns"][1].tolist() == [4030, 0]
 
 
@@ -255,16 +255,16 @@ def test_every_row_is_what_plain_python_says(semantics, data):
     expected = oracle.run()
     simulation, rows, _, sizes = simulate(preset, Load(requests=requests), model, ranks=ranks)
     assert rows == expected
-    counts = simulation.stats()["tiers"][-1]
-    assert oracle.tiers[-1].queue.counts().items() <= counts.items()
-    assert sum(t["hits"] for t in simulation.stats()["tiers"]) == oracle.hits
-    if "collected_bytes" in counts:
-        assert counts["collected_bytes"] == oracle.tiers[-1].queue.collected
+    counts = simulation.stats().tiers[-1]
+    assert oracle.tiers[-1].queue.counts().items() <= msgspec.structs.asdict(counts).items()
+    assert sum(t.hits for t in simulation.stats().tiers) == oracle.hits
+    if counts.collected_bytes is not msgspec.UNSET:
+        assert counts.collected_bytes == oracle.tiers[-1].queue.collected
         # What is written again for what it frees: at most 1 / (1 - threshold) times what was stored
         # is written.
         if not preset.tiers[-1].bucket_meta_bytes:
-            assert counts["written_bytes"] * (1 - preset.tiers[-1].bucket_gc) <= (
-                counts["written_bytes"] - counts["collected_bytes"]
+            assert counts.written_bytes * (1 - preset.tiers[-1].bucket_gc) <= (
+                counts.written_bytes - counts.collected_bytes
             )
     # Objects are numbered as they are made, those that hold no KV by themselves among them.
     assert all(

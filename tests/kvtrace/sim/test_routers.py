@@ -11,6 +11,7 @@ from phrases import shows
 from simulated import brief, kvtrace, preset_of, requests_of, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import FleetImbalance
 from kvtrace.sim.presets.preset import load_preset
 from kvtrace.sim.presets.tier import FleetSetting, Scope
 from kvtrace.sim.routers import Router
@@ -156,13 +157,13 @@ def test_two_nodes_with_a_shared_tier_by_hand():
         (0, "read 0 load 0 4 2/0"),
         (0, "read 0 load 1 4 2/0"),
     ]
-    fleet = simulation.stats()["fleet"]
-    assert (fleet["local_hits"], fleet["shared_hits"], fleet["hit_ratio"]) == (2, 2, 4 / 6)
-    assert fleet["duplicate_bytes"] == 8
-    assert fleet["by_node"]["requests"] == [2, 1]
+    fleet = simulation.stats().fleet
+    assert (fleet.local_hits, fleet.shared_hits, fleet.hit_ratio) == (2, 2, 4 / 6)
+    assert fleet.duplicate_bytes == 8
+    assert fleet.by_node.requests == [2, 1]
     # Of the second and third prompt, all there, the last token is computed again.
-    assert fleet["imbalance"] == {"requests": 2 / 1.5, "computing_ns": (8 + 1) / 5}
-    assert fleet["computed_tokens"] == 8 + 1 + 1
+    assert fleet.imbalance == FleetImbalance(requests=2 / 1.5, computing_ns=(8 + 1) / 5)
+    assert fleet.computed_tokens == 8 + 1 + 1
 
 
 def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
@@ -192,12 +193,12 @@ def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
         (1, "delete 1 evict 2 4"),
         (1, "write 0 promote 2 4 2/4"),
     ]
-    fleet = simulation.stats()["fleet"]
-    assert fleet["link_bytes"] == 12
-    assert fleet["by_node"]["requests"] == [3, 3]
+    fleet = simulation.stats().fleet
+    assert fleet.link_bytes == 12
+    assert fleet.by_node.requests == [3, 3]
     # The one that computes computes all, as it is there to do: it is not twice as busy as the
     # other.
-    assert fleet["imbalance"] == {"requests": 1.0, "computing_ns": 1.0}
+    assert fleet.imbalance == FleetImbalance(requests=1.0, computing_ns=1.0)
 
 
 @pytest.mark.parametrize(("bandwidth", "each_ns"), [("1MB", 8000), ("1600kB", 5000)])
@@ -231,7 +232,7 @@ def test_one_node_is_no_fleet():
     flushes = []
     simulation.run(flushes.append)
     assert "node" not in flushes[0].rows
-    assert "fleet" not in simulation.stats()
+    assert not simulation.stats().fleet
 
 
 def test_memory_follows_what_is_live():

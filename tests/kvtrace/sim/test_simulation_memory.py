@@ -30,7 +30,7 @@ def test_a_finished_simulation_has_no_cycle():
         Load(users=3, seed=1, until_ns=3 * 10**9),
     )
     simulation.run(lambda _flush: None)
-    assert simulation.stats()["requests"] > 0
+    assert simulation.stats().requests > 0
     world = weakref.ref(simulation.world)
     del simulation
     assert world() is None

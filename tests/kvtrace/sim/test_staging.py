@@ -49,7 +49,7 @@ def test_requests_that_load_more_than_a_tier_holds_are_counted(staging, pool, st
     simulation, *_ = simulate(
         tiers(TierSetting("pool", pool, staging=staging, loads_whole=True)), Load(requests=requests)
     )
-    assert simulation.stats()["stalled_requests"] == stalled
+    assert simulation.stats().stalled_requests == stalled
     rows_alike = [
         rows_of(tiers(TierSetting("pool", pool, staging=staging, loads_whole=is_whole)), requests)
         for is_whole in (0, 1)
