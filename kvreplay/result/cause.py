@@ -55,7 +55,7 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
         not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
     )
     causes, unhindered = shares_of(recorder, driven, every)
-    named = delays_of(causes, unhindered)
+    delay_shares = delays_of(causes, unhindered)
     return Pace(
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
@@ -65,7 +65,9 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
         offered_per_s=offered,
         delivered_per_s=delivered,
         end_late_ns=end_late,
-        cause=None if is_kept or not named else max(named, key=lambda name: named[name]),
+        cause=None
+        if is_kept or not delay_shares
+        else max(delay_shares, key=lambda name: delay_shares[name]),
         causes=causes,
         held_share=(
             None
@@ -150,10 +152,8 @@ def _before_submission(
 ) -> dict[str, float]:
     """Return the causes of the waits before submission as shares of `added_ns`, their sum.
 
-    The shares follow from the counters of the threads.
-
-    What one thread that serves all does is time that all wait for; of a worker for one operation
-    only that one waits.
+    The shares follow from the counters of the threads. All operations wait for a thread that serves
+    all of them; only one operation waits for a worker.
     """
     part = part_counted(recorder, driven)
     waited_ns, added_ns = int(recorder.order.waited_ns / part), int(added_ns / part)
@@ -180,7 +180,9 @@ def _before_submission(
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """How a thread spent its time, waits for a processor separated from the engine's clock times."""
+    """The time of one thread by activity, waits for a processor separated from the engine's clock
+    times.
+    """
 
     stood_ns: float
     """Ready to run, or in the middle of something, and without a processor."""
@@ -283,19 +285,24 @@ def judge(
     )
 
 
-def _open(found: Evidence, *, copies: bool) -> Cause:
+def _open(evidence: Evidence, *, copies: bool) -> Cause:
     """Judge an open loop by the largest component of its delays.
 
     Only the excess of service times over unhindered ones counts as delay.
     """
-    shares = delays_of(found.response_shares, found.unhindered_share)
+    shares = delays_of(evidence.response_shares, evidence.unhindered_share)
     total = sum(shares.values())
     if not total:
         return None, "the reason why operations waited is not known"
     top = max(shares, key=lambda name: shares[name])
-    if found.is_end_late and not copies and not _is_throttled(found) and _is_queue_full(found):
+    if (
+        evidence.is_end_late
+        and not copies
+        and not _is_throttled(evidence)
+        and _is_queue_full(evidence)
+    ):
         # Whatever operations waited for then, more of them would not have been served.
-        return LimitCause.DRIVE, _drive_reason(found)
+        return LimitCause.DRIVE, _drive_reason(evidence)
     waited = {name: f"{percent(share / total)} of the delays was" for name, share in shares.items()}
     rest = ""
     if shares[top] < DOMINANT * total:
@@ -305,342 +312,348 @@ def _open(found: Evidence, *, copies: bool) -> Cause:
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
         is_chain = (
             shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total
-            and (found.copy_busy_share or 0.0) < DOMINANT
+            and (evidence.copy_busy_share or 0.0) < DOMINANT
         )
-        return _by(top, found, waited[top]) if is_chain else _and(_copies(found), rest)
-    if top == DEPENDENCIES and not _is_drive(found):
+        return _by(top, evidence, waited[top]) if is_chain else _and(_copies(evidence), rest)
+    if top == DEPENDENCIES and not _is_drive(evidence):
         # What delayed the operations waited for: most of what was no such wait, if that is notable.
         # Service times that could not be shorter delayed nothing that could be helped.
         known = {
             name: s
             for name, s in shares.items()
-            if name != DRIVE or found.unhindered_share is not None
+            if name != DRIVE or evidence.unhindered_share is not None
         }
         others = {name: share for name, share in known.items() if name != top}
         root = max(others, key=lambda name: others[name], default=top)
         # A queue that mostly held back what was due holds back chains however short each wait is
         # beside them.
-        is_held = _holds(found)
+        is_held = _holds(evidence)
         if is_held or (
             others
             and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))
         ):
             root = QUEUE if is_held else root
             behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
-            return _and(_by(root, found, waited.get(root, "")), behind)
-    return _and(_by(top, found, waited[top]), rest)
+            return _and(_by(root, evidence, waited.get(root, "")), behind)
+    return _and(_by(top, evidence, waited[top]), rest)
 
 
-def _by(top: str, found: Evidence, waited: str) -> Cause:
+def _by(top: str, evidence: Evidence, waited: str) -> Cause:
     """Judge a run by the largest component of its delays.
 
     A limit above the device may cause waits for the device.
     """
-    if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(found):
+    if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(evidence):
         moved = (
             ""
-            if found.throttle_share is None
-            else f", of which {found.throttle_share * 100:.0f} % was used"
+            if evidence.throttle_share is None
+            else f", of which {evidence.throttle_share * 100:.0f} % was used"
         )
         return (
             LimitCause.THROTTLE,
-            f"{found.throttle}{moved}; {_in_flight(found)}{_of_device(found)}",
+            f"{evidence.throttle}{moved}; {_in_flight(evidence)}{_of_device(evidence)}",
         )
-    if top in (BUFFERS, DEPENDENCIES) and _is_drive(found):
-        return LimitCause.DRIVE, _drive_reason(found)
+    if top in (BUFFERS, DEPENDENCIES) and _is_drive(evidence):
+        return LimitCause.DRIVE, _drive_reason(evidence)
     if top not in _DOING:
-        return _BY_TOP[top](found, waited)
+        return _BY_TOP[top](evidence, waited)
     cause, what, share, said = _DOING[top]
-    return cause, f"{waited} {what}{_told(found, share, said)}"
+    return cause, f"{waited} {what}{_told(evidence, share, said)}"
 
 
 def _and(cause: Cause, more: str) -> Cause:
     return cause[0], f"{cause[1]}{more}"
 
 
-def _holds(found: Evidence) -> bool:
-    """Return whether the queue's depth held back what was due most of the time, and the submitting
+def _holds(evidence: Evidence) -> bool:
+    """Return True if the queue depth delayed due operations most of the time and the submitting
     thread did not.
     """
-    return (found.held_share or 0.0) >= DOMINANT and (found.submitter_busy_share or 0.0) < BUSY
+    return (evidence.held_share or 0.0) >= DOMINANT and (
+        evidence.submitter_busy_share or 0.0
+    ) < BUSY
 
 
-def _is_scarce(found: Evidence) -> bool:
+def _is_scarce(evidence: Evidence) -> bool:
     """Return whether the threads lacked processors while the device could have done more."""
-    return (found.processor_share or 0.0) >= SCARCE and (found.device_busy_share or 0.0) < BUSY
+    return (evidence.processor_share or 0.0) >= SCARCE and (
+        evidence.device_busy_share or 0.0
+    ) < BUSY
 
 
 _STOOD = ("processor_share", ": kvreplay's threads were runnable without a CPU for {} of the time")
 
 
-def _told(found: Evidence, share: str, said: str) -> str:
-    """Return the words `said` with the value of a share; empty if the share is unknown."""
-    value: float | None = getattr(found, share)
-    return "" if value is None else said.format(percent(value))
+def _told(evidence: Evidence, share: str, template: str) -> str:
+    """Return the words `template` with the value of a share; empty if the share is unknown."""
+    value: float | None = getattr(evidence, share)
+    return "" if value is None else template.format(percent(value))
 
 
-def _queue_full(found: Evidence) -> str:
-    return (
-        f"the block layer's queue was full for {percent(found.queue_full_share or 0.0)} of the time"
-    )
+def _queue_full(evidence: Evidence) -> str:
+    return f"the block layer's queue was full for {percent(evidence.queue_full_share or 0.0)} of the time"
 
 
-def _late_submission(found: Evidence, waited: str) -> Cause:
+def _late_submission(evidence: Evidence, waited: str) -> Cause:
     """Judge late submission: the thread was late, or busy while the queue had room."""
-    if unread := _unread(found):
+    if unread := _unread(evidence):
         return unread
-    said = f"{waited} late submission" if waited else _in_flight(found)
-    if _is_cached(found):
-        copies = percent(found.kernel_share or 0.0)
+    reason = f"{waited} late submission" if waited else _in_flight(evidence)
+    if _is_cached(evidence):
+        copies = percent(evidence.kernel_share or 0.0)
         return (
             LimitCause.DRIVE,
-            f"{said}, the submitting thread copying in the kernel {copies} of the time",
+            f"{reason}, the submitting thread copying in the kernel {copies} of the time",
         )
-    return LimitCause.REPLAYER, f"{said}{_busy(found)}"
+    return LimitCause.REPLAYER, f"{reason}{_busy(evidence)}"
 
 
-def _late_buffers(found: Evidence, waited: str) -> Cause:
+def _late_buffers(evidence: Evidence, waited: str) -> Cause:
     """Judge a run that waited for memory of its buffers.
 
     128 MiB of them were in flight, and it grew.
     """
-    busy = min(1.0, found.device_busy_share or 0.0)
+    busy = min(1.0, evidence.device_busy_share or 0.0)
     if busy >= BUSY:
         # A device that has work all the time does no more of it with more in flight.
-        return LimitCause.DRIVE, f"{_in_flight(found)}, device busy {percent(busy)} of the time"
-    why = (
-        f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(found)}"
-    )
+        return LimitCause.DRIVE, f"{_in_flight(evidence)}, device busy {percent(busy)} of the time"
+    reason = f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(evidence)}"
     return (
-        (LimitCause.PROCESSOR, f"{why}{_told(found, *_STOOD)}")
-        if _is_scarce(found)
-        else (LimitCause.REPLAYER, why)
+        (LimitCause.PROCESSOR, f"{reason}{_told(evidence, *_STOOD)}")
+        if _is_scarce(evidence)
+        else (LimitCause.REPLAYER, reason)
     )
 
 
-def _closed(found: Evidence, *, copies: bool) -> Cause:
+def _closed(evidence: Evidence, *, copies: bool) -> Cause:
     """Judge a closed loop by the largest use of its queue.
 
     If the queue had room, the activity of the thread that fills it decides.
     """
     blocked, held, busy = (
-        found.blocked_share or 0.0,
-        found.held_share or 0.0,
-        found.submitter_busy_share or 0.0,
+        evidence.blocked_share or 0.0,
+        evidence.held_share or 0.0,
+        evidence.submitter_busy_share or 0.0,
     )
-    chain = f"{_in_flight(found)}; {percent(blocked)} of the queue's time was"
+    chain = f"{_in_flight(evidence)}; {percent(blocked)} of the queue's time was"
     if copies:
-        is_chain = blocked >= DOMINANT and (found.copy_busy_share or 0.0) < DOMINANT
-        return _by(DEPENDENCIES, found, chain) if is_chain else _copies(found)
-    if found.in_flight_mean is None:
+        is_chain = blocked >= DOMINANT and (evidence.copy_busy_share or 0.0) < DOMINANT
+        return _by(DEPENDENCIES, evidence, chain) if is_chain else _copies(evidence)
+    if evidence.in_flight_mean is None:
         return None, "the queue depth reached is not known"
     # Where nothing that was due waited for a place, the depth was no limit.
-    is_free = found.held_share == 0 and not _is_drive(found)
-    full, unread = 0.0 if is_free else found.in_flight_mean / found.queue_depth, _unread(found)
+    is_free = evidence.held_share == 0 and not _is_drive(evidence)
+    full, unread = (
+        0.0 if is_free else evidence.in_flight_mean / evidence.queue_depth,
+        _unread(evidence),
+    )
     # The activities of the submitting threads, if they are a cause of their own.
     shares = {
-        DATA: found.starved_share or 0.0,
-        PROCESSOR: found.processor_share or 0.0,
-        BLOCK_QUEUE: found.queue_full_share or 0.0,
+        DATA: evidence.starved_share or 0.0,
+        PROCESSOR: evidence.processor_share or 0.0,
+        BLOCK_QUEUE: evidence.queue_full_share or 0.0,
     }
     doing = max(shares, key=lambda name: shares[name])
     made = f"the submitting thread generated data for {percent(shares[DATA])} of the time"
     submitter: dict[str, Cause] = {
-        DATA: (LimitCause.DATA, f"{_in_flight(found)}, {made}"),
-        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"),
-        BLOCK_QUEUE: _by(BLOCK_QUEUE, found, ""),
+        DATA: (LimitCause.DATA, f"{_in_flight(evidence)}, {made}"),
+        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}"),
+        BLOCK_QUEUE: _by(BLOCK_QUEUE, evidence, ""),
     }
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
-        (_is_scarce(found), lambda: submitter[PROCESSOR]),
-        (full >= FULL or _holds(found), lambda: _by(QUEUE, found, "")),
+        (_is_scarce(evidence), lambda: submitter[PROCESSOR]),
+        (full >= FULL or _holds(evidence), lambda: _by(QUEUE, evidence, "")),
         (unread is not None, lambda: unread),
         (shares[doing] >= DOMINANT, lambda: submitter[doing]),
-        (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, found, chain)),
-        (busy >= BUSY or (busy >= DOMINANT and busy > held), lambda: _late_submission(found, "")),
-        (full >= 1 - DOMINANT, lambda: _by(QUEUE, found, "")),
-        (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, found, chain)),
+        (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, evidence, chain)),
+        (
+            busy >= BUSY or (busy >= DOMINANT and busy > held),
+            lambda: _late_submission(evidence, ""),
+        ),
+        (full >= 1 - DOMINANT, lambda: _by(QUEUE, evidence, "")),
+        (blocked >= NOTABLE, lambda: _by(DEPENDENCIES, evidence, chain)),
     ]
     return next((say() for holds, say in cases if holds), None) or (
         None,
-        f"{_in_flight(found)}{_busy(found)}",
+        f"{_in_flight(evidence)}{_busy(evidence)}",
     )
 
 
-def _unread(found: Evidence) -> Cause | None:
-    share = found.unread_share or 0.0
+def _unread(evidence: Evidence) -> Cause | None:
+    share = evidence.unread_share or 0.0
     if share < DOMINANT:
         return None
-    said = (
+    reason = (
         f"{percent(share)} of the queue was idle because the next rows of the trace were not yet"
         " read"
     )
-    return LimitCause.REPLAYER, said
+    return LimitCause.REPLAYER, reason
 
 
-def _copies(found: Evidence) -> Cause:
+def _copies(evidence: Evidence) -> Cause:
     """Judge a tier in memory by the activities of the threads that copy."""
-    if found.copy_busy_share is None:
+    if evidence.copy_busy_share is None:
         return None, "the share of time for which the copying threads were busy is not known"
-    if unread := _unread(found):
+    if unread := _unread(evidence):
         return unread
     shares = {
-        MEMORY: found.touch_share or 0.0,
-        DATA: found.starved_share or 0.0,
-        PROCESSOR: found.processor_share or 0.0,
-        COPYING: (found.copying_share or 0.0) + (found.checking_share or 0.0),
+        MEMORY: evidence.touch_share or 0.0,
+        DATA: evidence.starved_share or 0.0,
+        PROCESSOR: evidence.processor_share or 0.0,
+        COPYING: (evidence.copying_share or 0.0) + (evidence.checking_share or 0.0),
     }
     top = max(shares, key=lambda name: shares[name])
-    said = f"the copying threads were busy {percent(found.copy_busy_share)} of the time"
-    if top != COPYING and shares[top] >= DOMINANT * found.copy_busy_share > 0:
+    reason = f"the copying threads were busy {percent(evidence.copy_busy_share)} of the time"
+    if top != COPYING and shares[top] >= DOMINANT * evidence.copy_busy_share > 0:
         cause, what, *_ = _DOING[top]
-        return cause, f"{said}, {percent(shares[top])} {what}"
-    if found.copy_busy_share >= BUSY:
-        return LimitCause.COPY_THREADS, said
-    if (found.submitter_busy_share or 0) >= BUSY:
-        return LimitCause.REPLAYER, f"{said}{_busy(found)}"
-    return LimitCause.COPY_THREADS, f"{said}, and some of them had all operations due at once"
+        return cause, f"{reason}, {percent(shares[top])} {what}"
+    if evidence.copy_busy_share >= BUSY:
+        return LimitCause.COPY_THREADS, reason
+    if (evidence.submitter_busy_share or 0) >= BUSY:
+        return LimitCause.REPLAYER, f"{reason}{_busy(evidence)}"
+    return LimitCause.COPY_THREADS, f"{reason}, and some of them had all operations due at once"
 
 
-def _full(found: Evidence, _waited: str) -> Cause:
+def _full(evidence: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
-    held = _told(found, "held_share", ", which delayed due operations {} of the time")
-    if _is_ours(found):
-        return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
-    if found.queue_depth == 1:
-        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(found)}"
-    if _is_drive(found):
-        return LimitCause.DRIVE, _drive_reason(found)
-    if _is_scarce(found):
-        return LimitCause.PROCESSOR, f"{_in_flight(found)}{_told(found, *_STOOD)}"
+    held = _told(evidence, "held_share", ", which delayed due operations {} of the time")
+    if _is_ours(evidence):
+        return LimitCause.REPLAYER, f"{_in_flight(evidence)}{_busy(evidence)}{_of_device(evidence)}"
+    if evidence.queue_depth == 1:
+        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(evidence)}"
+    if _is_drive(evidence):
+        return LimitCause.DRIVE, _drive_reason(evidence)
+    if _is_scarce(evidence):
+        return LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}"
     tells = "kvreplay sweep --queue-depths tells whether a greater depth moves more"
     if (
-        found.doubling_gain is not None
-        and found.doubling_gain >= RISING
-        and (found.slowdown or 0) < SLOWED
+        evidence.doubling_gain is not None
+        and evidence.doubling_gain >= RISING
+        and (evidence.slowdown or 0) < SLOWED
     ):
-        tells = f"twice as much in flight moves {percent(found.doubling_gain)} more"
-    return LimitCause.QUEUE_LIMIT, f"{_in_flight(found)}{held}{_of_device(found)}; {tells}"
+        tells = f"twice as much in flight moves {percent(evidence.doubling_gain)} more"
+    return LimitCause.QUEUE_LIMIT, f"{_in_flight(evidence)}{held}{_of_device(evidence)}; {tells}"
 
 
-def _served(found: Evidence, _waited: str) -> Cause:
+def _served(evidence: Evidence, _waited: str) -> Cause:
     """Judge a run with room in the queue, in which the delays were service times."""
-    if _is_queue_full(found):
-        return LimitCause.DRIVE, _drive_reason(found)
-    if _is_ours(found):
-        return LimitCause.REPLAYER, f"{_in_flight(found)}{_busy(found)}{_of_device(found)}"
-    if (found.processor_share or 0.0) >= DOMINANT:
+    if _is_queue_full(evidence):
+        return LimitCause.DRIVE, _drive_reason(evidence)
+    if _is_ours(evidence):
+        return LimitCause.REPLAYER, f"{_in_flight(evidence)}{_busy(evidence)}{_of_device(evidence)}"
+    if (evidence.processor_share or 0.0) >= DOMINANT:
         return (
             LimitCause.PROCESSOR,
-            f"{_in_flight(found)}{_told(found, *_STOOD)}{_of_device(found)}",
+            f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}{_of_device(evidence)}",
         )
-    if _is_device_idle(found) and not _is_in_memory(found):
+    if _is_device_idle(evidence) and not _is_in_memory(evidence):
         above = "most of the service time was spent in filesystem and block layer"
-        return LimitCause.KERNEL, f"{_in_flight(found)}{_of_device(found)}: {above}"
-    service = found.response_shares.get(DRIVE, 0.0)
+        return LimitCause.KERNEL, f"{_in_flight(evidence)}{_of_device(evidence)}: {above}"
+    service = evidence.response_shares.get(DRIVE, 0.0)
     return (
         LimitCause.DRIVE,
-        f"service time {percent(service)} of response, {_in_flight(found)}{_of_device(found)}",
+        f"service time {percent(service)} of response, {_in_flight(evidence)}{_of_device(evidence)}",
     )
 
 
-def _is_throttled(found: Evidence) -> bool:
+def _is_throttled(evidence: Evidence) -> bool:
     """Return whether a limit above the device held.
 
     It was reached, or nearly, and I/Os were long above the device.
     """
-    return found.throttle is not None and (
-        (found.throttle_share or 0.0) >= REACHED or _is_device_idle(found)
+    return evidence.throttle is not None and (
+        (evidence.throttle_share or 0.0) >= REACHED or _is_device_idle(evidence)
     )
 
 
-def _is_cached(found: Evidence) -> bool:
+def _is_cached(evidence: Evidence) -> bool:
     """Return whether the submitting thread was busy copying to and from memory that the kernel
     holds.
     """
-    kernel = found.kernel_share or 0.0
-    running = max(kernel, (found.submitter_busy_share or 0.0) - (found.processor_share or 0.0))
-    return _is_in_memory(found) and kernel >= DOMINANT * running > 0
+    kernel = evidence.kernel_share or 0.0
+    running = max(
+        kernel, (evidence.submitter_busy_share or 0.0) - (evidence.processor_share or 0.0)
+    )
+    return _is_in_memory(evidence) and kernel >= DOMINANT * running > 0
 
 
-def _is_in_memory(found: Evidence) -> bool:
-    return found.storage in ("memory", "page cache")
+def _is_in_memory(evidence: Evidence) -> bool:
+    return evidence.storage in ("memory", "page cache")
 
 
-def _is_ours(found: Evidence) -> bool:
+def _is_ours(evidence: Evidence) -> bool:
     """Return whether the submitting thread was busy while the device was not."""
     return (
-        _is_device_idle(found)
-        and (found.submitter_busy_share or 0) >= BUSY
-        and not _is_cached(found)
+        _is_device_idle(evidence)
+        and (evidence.submitter_busy_share or 0) >= BUSY
+        and not _is_cached(evidence)
     )
 
 
-def _is_device_idle(found: Evidence) -> bool:
+def _is_device_idle(evidence: Evidence) -> bool:
     """Return whether the device is known not to have delayed I/Os.
 
     Kernels count its busy time in ticks, and some too little of it; the time of its requests they
     count in nanoseconds.
     """
-    if found.device_time_share is not None:
-        return found.device_time_share < IDLE
-    return found.device_busy_share is not None and found.device_busy_share < IDLE
+    if evidence.device_time_share is not None:
+        return evidence.device_time_share < IDLE
+    return evidence.device_busy_share is not None and evidence.device_busy_share < IDLE
 
 
-def _is_queue_full(found: Evidence) -> bool:
+def _is_queue_full(evidence: Evidence) -> bool:
     """Return whether the block layer's queue was full.
 
     I/Os waited above it for the device to take more.
     """
-    if found.device_busy_share is not None and found.device_busy_share < BUSY:
+    if evidence.device_busy_share is not None and evidence.device_busy_share < BUSY:
         return False
-    limit, mean = found.device_queue_limit, found.device_queue_mean
+    limit, mean = evidence.device_queue_limit, evidence.device_queue_mean
     is_full = limit is not None and mean is not None and mean >= QUEUE_FULL * limit
-    return is_full or (found.queue_full_share or 0.0) >= DOMINANT
+    return is_full or (evidence.queue_full_share or 0.0) >= DOMINANT
 
 
-def _is_drive(found: Evidence) -> bool:
+def _is_drive(evidence: Evidence) -> bool:
     """Return whether more in flight would not have moved more."""
-    if _is_queue_full(found):
+    if _is_queue_full(evidence):
         return True
-    if _is_device_idle(found):
+    if _is_device_idle(evidence):
         return False
-    if found.doubling_gain is not None and found.doubling_gain <= FLAT:
+    if evidence.doubling_gain is not None and evidence.doubling_gain <= FLAT:
         return True
-    is_rising = found.doubling_gain is not None and found.doubling_gain >= RISING
-    return (found.slowdown or 0) >= SLOWED and not is_rising
+    is_rising = evidence.doubling_gain is not None and evidence.doubling_gain >= RISING
+    return (evidence.slowdown or 0) >= SLOWED and not is_rising
 
 
-def _drive_reason(found: Evidence) -> str:
-    said = f"{_in_flight(found)}{_of_device(found)}"
-    if _is_queue_full(found):
-        if (found.queue_full_share or 0.0) >= NOTABLE:
-            return f"{said}; {_queue_full(found)}"
-        at_device = f"{found.device_queue_mean:.3g} requests at the device"
-        return f"{said}; {at_device}, whose queue takes {found.device_queue_limit}"
-    if found.doubling_gain is not None and found.doubling_gain <= FLAT:
-        return (
-            f"{said}; twice as much in flight moves {percent(max(0.0, found.doubling_gain))} more"
-        )
-    return f"{said}; service times {found.slowdown:.0f} times those at a low queue depth"
+def _drive_reason(evidence: Evidence) -> str:
+    reason = f"{_in_flight(evidence)}{_of_device(evidence)}"
+    if _is_queue_full(evidence):
+        if (evidence.queue_full_share or 0.0) >= NOTABLE:
+            return f"{reason}; {_queue_full(evidence)}"
+        at_device = f"{evidence.device_queue_mean:.3g} requests at the device"
+        return f"{reason}; {at_device}, whose queue takes {evidence.device_queue_limit}"
+    if evidence.doubling_gain is not None and evidence.doubling_gain <= FLAT:
+        return f"{reason}; twice as much in flight moves {percent(max(0.0, evidence.doubling_gain))} more"
+    return f"{reason}; service times {evidence.slowdown:.0f} times those at a low queue depth"
 
 
-def _in_flight(found: Evidence) -> str:
-    mean = found.in_flight_mean
-    return f"in flight {'unknown' if mean is None else f'{mean:.3g}'} of {found.queue_depth}"
+def _in_flight(evidence: Evidence) -> str:
+    mean = evidence.in_flight_mean
+    return f"in flight {'unknown' if mean is None else f'{mean:.3g}'} of {evidence.queue_depth}"
 
 
-def _busy(found: Evidence) -> str:
-    return _told(found, "submitter_busy_share", ", the submitting thread busy {} of the time")
+def _busy(evidence: Evidence) -> str:
+    return _told(evidence, "submitter_busy_share", ", the submitting thread busy {} of the time")
 
 
-def _of_device(found: Evidence) -> str:
-    if _is_in_memory(found):
+def _of_device(evidence: Evidence) -> str:
+    if _is_in_memory(evidence):
         return ""
-    if found.device_time_share is not None and found.device_time_share <= 1:
-        return f", device time {percent(found.device_time_share)} of service time"
-    if found.device_busy_share is None:
+    if evidence.device_time_share is not None and evidence.device_time_share <= 1:
+        return f", device time {percent(evidence.device_time_share)} of service time"
+    if evidence.device_busy_share is None:
         return ""
-    return f", device busy {percent(min(1.0, found.device_busy_share))} of the time"
+    return f", device busy {percent(min(1.0, evidence.device_busy_share))} of the time"
 
 
 _NO_HELP = "a greater queue depth would not help, shorter latencies would"

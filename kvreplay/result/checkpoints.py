@@ -143,8 +143,8 @@ def figures_of(
 
 
 def checkpoint(**known: Any) -> Checkpoint:
-    """Return a save or restore of what is `known` of it, and how long it took and training waited
-    for it.
+    """Return a save or restore with the fields in `known`, its duration, and how long training
+    waited.
     """
     due_ns, submitted_ns, completed_ns = (
         known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed")

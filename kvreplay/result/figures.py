@@ -78,22 +78,24 @@ class Traffic:
         """Yield warnings where the device's counters disagree with the operations, and likely
         reasons.
         """
-        for op, asked in self.asked.items():
-            moved = self.moved[op]
-            if moved is None or asked < _FEW_BYTES:
+        for op, operation_bytes in self.asked.items():
+            device_bytes = self.moved[op]
+            if device_bytes is None or operation_bytes < _FEW_BYTES:
                 continue
-            ratio = moved / asked
-            why = _TOO_LITTLE[op] if ratio < LEAST else _TOO_MUCH[op]
-            if ratio < LEAST or (self.is_alone and moved > MOST * asked + _OTHERS_BYTES):
+            ratio = device_bytes / operation_bytes
+            cause = _TOO_LITTLE[op] if ratio < LEAST else _TOO_MUCH[op]
+            if ratio < LEAST or (
+                self.is_alone and device_bytes > MOST * operation_bytes + _OTHERS_BYTES
+            ):
                 yield (
                     f"{WARNING}the device beneath {', '.join(self.drives)} moved"
-                    f" {format_bytes(moved)} for the {format_bytes(asked)} of its {op}s"
-                    f" ({ratio:.2f} of it); {why}"
+                    f" {format_bytes(device_bytes)} for the {format_bytes(operation_bytes)} of its {op}s"
+                    f" ({ratio:.2f} of it); {cause}"
                 )
 
 
 def traffic_warnings(
-    setting: Setting, recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]
+    setting: Setting, recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo]
 ) -> list[str]:
     """Return the warnings of all devices.
 
@@ -105,16 +107,18 @@ def traffic_warnings(
     if setting.config.is_buffered:
         return refused
     return refused + [
-        text for device in _by_device(recorder, moved).values() for text in device.warnings()
+        text for device in _by_device(recorder, device_io).values() for text in device.warnings()
     ]
 
 
-def _by_device(recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]) -> dict[str, Traffic]:
+def _by_device(
+    recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo]
+) -> dict[str, Traffic]:
     """Return the traffic of each device; drives on one device are one."""
     by: dict[str, Traffic] = {}
     for index, tier in enumerate(recorder.tiers):
         for at, drive in enumerate(() if tier is None else tier.drives):
-            counted = moved.get(drive.name)
+            counted = device_io.get(drive.name)
             path = Path(drive.target)
             if counted is None or not path.exists():
                 continue
@@ -131,10 +135,10 @@ def _by_device(recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo]) ->
 
 
 def metrology(
-    recorder: OperationRecorder[Tier], moved: dict[str, DeviceIo], pace: Pace | None
+    recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo], pace: Pace | None
 ) -> Metrology:
-    """Return the errors of the measurement: `moved` is by drive, `pace` that of the run."""
-    devices, off = _by_device(recorder, moved).values(), dict[str, float | None]()
+    """Return the errors of the measurement: `device_io` is by drive, `pace` that of the run."""
+    devices, off = _by_device(recorder, device_io).values(), dict[str, float | None]()
     for op in _TOO_LITTLE:
         asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
         off[op] = seen / asked - 1 if asked and asked >= _FEW_BYTES and seen is not None else None
@@ -177,7 +181,7 @@ def mlperf_figures(
         name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
         for name, target in targets.items()
     }
-    moved = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
+    transfers = [f for f in summary.figures if f.tier in kinds and f.op != "delete"]
     return Mlperf(
         latencies=[
             MlperfLatency(
@@ -188,15 +192,15 @@ def mlperf_figures(
                 response=f.response,
                 reason=HOST_REASON,
             )
-            for f in moved
+            for f in transfers
         ],
         throughput=_throughput(
             meta,
             summary,
-            [f for f in moved if kinds[f.tier] == "storage"],
+            [f for f in transfers if kinds[f.tier] == "storage"],
             is_whole_trace=is_whole_trace,
         ),
-        criteria=_criteria(criteria, moved, kinds, meta.hit_ratio, took_ns),
+        criteria=_criteria(criteria, transfers, kinds, meta.hit_ratio, took_ns),
         qos_compliance={c.qos: c.share_within_p95_target for c in requests.classes} or None,
         qos_reason=None if requests.classes else QOS_REASON,
         qos_definition=QOS_DEFINITION,
@@ -248,17 +252,17 @@ def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> in
 
     Null if one is not known.
     """
-    found: list[int | None] = [
+    times: list[int | None] = [
         getattr(f.judged, quantile) for f in that_count(figures) if f.op == op
     ]
     return (
-        None if None in found else max((time for time in found if time is not None), default=None)
+        None if None in times else max((time for time in times if time is not None), default=None)
     )
 
 
 def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
     """Return the fields `names` of `each` added up; null where one is not known."""
-    return {name: total([getattr(one, name) for one in each]) for name in names}
+    return {name: total([getattr(figures, name) for figures in each]) for name in names}
 
 
 def least(values: Sequence[int | None]) -> int | None:
@@ -273,17 +277,17 @@ def most(values: Sequence[Any]) -> Any:
 
 def _criteria(
     wanted: Criteria,
-    moved: list[Figures],
+    transfers: list[Figures],
     kinds: dict[str, str],
     hit_rate: float | None,
     took_ns: Callable[[list[str]], int | None],
 ) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
-        found = [f.judged.p95_ns for f in moved if kinds[f.tier] == kind and op in (None, f.op)]
+        found = [f.judged.p95_ns for f in transfers if kinds[f.tier] == kind and op in (None, f.op)]
         return None if not found or None in found else max(p for p in found if p is not None)
 
     storage = [
-        f for f in moved if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None
+        f for f in transfers if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None
     ]
     # Reads and writes need not go on at the same time.
     bandwidth = per_second(

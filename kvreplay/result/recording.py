@@ -56,10 +56,10 @@ class RunPart:
 
 
 class RunRecorder(OperationRecorder[Tier]):
-    """The recorder of a live run, whose rows lie in a ring that is used again."""
+    """The recorder of a live run, with its rows in a ring that is reused."""
 
     def __init__(self, tiers: Sequence[Tier | None], *, is_open_loop: bool, io_bytes: int) -> None:
-        """Record operations on `tiers`, whose I/Os are up to `io_bytes` long."""
+        """Record operations on `tiers` with I/Os of up to `io_bytes`."""
         super().__init__(
             tiers,
             is_open_loop=is_open_loop,
@@ -81,10 +81,10 @@ class RunRecorder(OperationRecorder[Tier]):
         """
         asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
         assert asked_bytes is not None, "rows of a run ask for bytes"
-        taken = part.first + len(part)
-        self._reached.append((taken, int(self.run["last_ns"][0]) // NS_PER_S))
+        end_row = part.first + len(part)
+        self._reached.append((end_row, int(self.run["last_ns"][0]) // NS_PER_S))
         # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
-        while self._reached[0][0] <= taken - WINDOW_ROWS:
+        while self._reached[0][0] <= end_row - WINDOW_ROWS:
             self._until = self._reached.popleft()[1]
         assert self.seconds is not None, "a live run has seconds"
         self.seconds.sort(self.ended, self._until)
@@ -127,12 +127,11 @@ def ops_batch(
     part: RunPart,
     asked: np.ndarray,
 ) -> pa.RecordBatch:
-    """Return rows of `ops`.
+    """Return rows of `ops`: the trace's rows of `batch`, from `first_row` on, with their
+    measurements.
 
-    The trace's rows of `batch`, from `first_row` on, with what was measured, else null.
-
-    `part` has those of them that were planned, alone; `asked` the bytes that each of these asked of
-    its tier. The table has the extra columns `extras`.
+    `part` has the planned rows alone; `asked` the bytes that each of them asked of its tier. Rows
+    that were not planned have nulls. The table has the extra columns `extras`.
     """
     count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
 
@@ -211,13 +210,13 @@ class LeastLater:
                 reader.requests,
                 reader.once,
             )
-        starts, least, at = list[int](), list[int](), 0
+        starts, least, row = list[int](), list[int](), 0
         for batch in reader.batches(("request_id",)):
             ids = numbers(batch.column("request_id"))
-            starts.append(at)
+            starts.append(row)
             least.append(int(ids.min(where=ids >= 0, initial=np.iinfo(np.int64).max)))
-            at += batch.num_rows
-            if at >= rows:
+            row += batch.num_rows
+            if row >= rows:
                 break
         self._starts = np.array(starts, np.int64)
         # Of each batch and all that come after it; after the last, the next repeat's.

@@ -46,7 +46,7 @@ FROM_TRACE = ("op", "tier", "phase", "object_id", "request_id")
 
 
 class Running(msgspec.Struct, frozen=True):
-    """Where the trace of a run that goes on lies."""
+    """The path of the trace of a run that goes on."""
 
     trace: str
     """Its absolute path."""
@@ -152,10 +152,12 @@ class Journal:
         self._schema = pa.schema(
             [(name, pa.from_numpy_dtype(kind)) for name, kind in _COLUMNS.items()]
         )
-        most = max(1, min(_BATCH_ROWS, len(rows)))
-        self._fresh = {name: np.empty(most, kind) for name, kind in _COLUMNS.items()}
+        max_rows = max(1, min(_BATCH_ROWS, len(rows)))
+        self._fresh = {name: np.empty(max_rows, kind) for name, kind in _COLUMNS.items()}
         watched = 0 if listener is None else listener.counters
-        self._batch = Structure(JOURNAL, "JournalBatch", **self._fresh, watched=watched, room=most)
+        self._batch = Structure(
+            JOURNAL, "JournalBatch", **self._fresh, watched=watched, room=max_rows
+        )
         try:
             self._file = (output / PARTIAL_OPS_FILE).open("ab")
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -250,12 +252,12 @@ def journal(
 
     `listener` is told of the rows that have ended, about once a second.
     """
-    kept = Journal(output, rows, content, listener)
+    run_journal = Journal(output, rows, content, listener)
     try:
-        yield kept
+        yield run_journal
         remove_journal(output)
     finally:
-        kept.close()
+        run_journal.close()
 
 
 @contextmanager
@@ -312,10 +314,10 @@ class JournaledRecord:
         while self._taken < len(self._lows) and self._lows[self._taken] < last:
             told.append(next(self._batches))
             self._taken += 1
-        known = np.concatenate(told)
-        is_laid = known["place"] < last
-        self._ahead = known[~is_laid]
-        here = known[is_laid]
+        columns = np.concatenate(told)
+        is_laid = columns["place"] < last
+        self._ahead = columns[~is_laid]
+        here = columns[is_laid]
         for name in ("submitted_ns", "completed_ns", "ready_ns", "retries", "outcome"):
             rows[name][here["place"] - first] = here[name]
 
@@ -333,10 +335,12 @@ def _batches(path: Path) -> Iterator[np.ndarray]:
             )
         while True:
             batch = stream.read_next_batch()
-            found = np.empty(batch.num_rows, _KEPT)
+            records = np.empty(batch.num_rows, _KEPT)
             for name in ("ready_ns", "outcome", "retries"):
-                found[name] = batch.column(name).to_numpy()
-            found["place"] = np.cumsum(batch.column("place_step").to_numpy())
-            found["submitted_ns"] = np.cumsum(batch.column("submitted_step_ns").to_numpy())
-            found["completed_ns"] = found["submitted_ns"] + batch.column("service_ns").to_numpy()
-            yield found
+                records[name] = batch.column(name).to_numpy()
+            records["place"] = np.cumsum(batch.column("place_step").to_numpy())
+            records["submitted_ns"] = np.cumsum(batch.column("submitted_step_ns").to_numpy())
+            records["completed_ns"] = (
+                records["submitted_ns"] + batch.column("service_ns").to_numpy()
+            )
+            yield records

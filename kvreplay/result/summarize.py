@@ -141,10 +141,10 @@ class RunResults:
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
-        at: TracebackType | None,
+        traceback: TracebackType | None,
     ) -> None:
         self._trace.close()
-        self._files.__exit__(kind, error, at)
+        self._files.__exit__(kind, error, traceback)
 
     def note_end(self, ended_ns: int) -> None:
         """Note when the run ended, before rows come that it did not reach.
@@ -275,13 +275,13 @@ class RunResults:
         self,
         driven: Driven | None,
         wall_ns: int | None = None,
-        moved: dict[str, DeviceIo] | None = None,
+        device_io: dict[str, DeviceIo] | None = None,
     ) -> Summary:
         """Return the figures.
 
         `driven` is None if the run ended before its first operation, or is not known.
 
-        `wall_ns` says how long the run was where `driven` cannot; `moved` what devices did
+        `wall_ns` says how long the run was where `driven` cannot; `device_io` what devices did
         meanwhile, by drive.
         """
         setting, recorder, run = self.setting, self._recorder, self._recorder.run[0]
@@ -291,14 +291,14 @@ class RunResults:
         judged = pace(recorder, driven)
         failed, sent = int(run["failed"]), int(run["sent"])
         depth, because = setting.config.depth, setting.depth_because
-        judgement = verdict(recorder, driven, judged, moved or {}, depth, because)
+        judgement = verdict(recorder, driven, judged, device_io or {}, depth, because)
         times = None
         if setting.rows_once:
             # How often --duration repeated the window, or what it cut it to: rows of the last
             # repeat go while some of earlier ones still wait.
             times = sent / setting.planned_once
-            part = repeated(replayed_part(window_note(setting)), times)
-            message = f"{judgement.sentence}; {part} in {format_duration(wall_ns)}"
+            replayed = repeated(replayed_part(window_note(setting)), times)
+            message = f"{judgement.sentence}; {replayed} in {format_duration(wall_ns)}"
             judgement = msgspec.structs.replace(judgement, sentence=message)
         sentence = judgement.sentence
         if failed:
@@ -327,14 +327,16 @@ class RunResults:
             )
         )
 
-    def warnings(self, moved: dict[str, DeviceIo]) -> list[str]:
+    def warnings(self, device_io: dict[str, DeviceIo]) -> list[str]:
         """Return warnings, by drive, of devices that moved too little or too much."""
-        return traffic_warnings(self.setting, self._recorder, moved)
+        return traffic_warnings(self.setting, self._recorder, device_io)
 
-    def metrology(self, moved: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
-        """Return the errors of the measurement, from the device counters `moved`, by drive."""
+    def metrology(self, device_io: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
+        """Return the errors of the measurement, from the device counters `device_io`, by drive."""
         # A page cache moves what it likes, when it likes.
-        return metrology(self._recorder, {} if self.setting.config.is_buffered else moved, judged)
+        return metrology(
+            self._recorder, {} if self.setting.config.is_buffered else device_io, judged
+        )
 
     def close_tables(self, run: RunFile) -> None:
         """Give the tables of `run` their metadata and their names."""
@@ -371,8 +373,8 @@ def replayed_part(window: WindowNote) -> str:
     part = part if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
         return part
-    of = "" if window.limit is None and window.window is None else f" within {part}"
-    return f"the rows of node {window.node} alone{of}"
+    within = "" if window.limit is None and window.window is None else f" within {part}"
+    return f"the rows of node {window.node} alone{within}"
 
 
 def repeated(part: str, times: float) -> str:
@@ -568,8 +570,8 @@ def _notes(
         if t.engine == "gds"
     )
     if begun.engine.name == "threads" and setting.config.submitters not in ("1", AUTO):
-        wanted = setting.config.submitters
-        yield f"--submitters {wanted} was not used: without io_uring each thread submits for itself"
+        submitters = setting.config.submitters
+        yield f"--submitters {submitters} was not used: without io_uring each thread submits for itself"
     elif refused := begun.engine.submitters_refused:
         yield f"{begun.engine.submitters_because} was not used, one ring served all: {refused}"
     yield from skipped_notes(summary)
@@ -628,14 +630,14 @@ def skipped_notes(summary: Summary) -> list[str]:
         f"{name} ({counted(count, 'row')})" for name, count in summary.skipped_rows.items()
     )
     is_cut = summary.trace_times is not None and summary.pace is None
-    of = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
-    found = [f"skipped, because no --tier names them: {rows}{of}"] if rows else []
+    scope = ", of all that was to be replayed" if summary.not_reached and not is_cut else ""
+    notes = [f"skipped, because no --tier names them: {rows}{scope}"] if rows else []
     if summary.absent_deletes:
-        found.append(
+        notes.append(
             f"skipped {counted(summary.absent_deletes, 'delete')} of objects that were never"
             " written"
         )
-    return found
+    return notes
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
@@ -682,9 +684,9 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
         yield f"{lie} (see {where}): I/Os from these may be split above the device"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
-        what = "their figures, and what it read and wrote"
+        affected = "their figures, and what it read and wrote"
         yield (
-            f"several drives of the replay are on one device, {device}: {what}, cannot be separated"
+            f"several drives of the replay are on one device, {device}: {affected}, cannot be separated"
         )
 
 
@@ -735,13 +737,13 @@ class ServedRequests:
             # Of other nodes' rows nothing is replayed, and nothing counts.
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
-        at = 0
+        row = 0
         while (
-            at := self._requests.take(at, first_row, columns, part.rows, counts)
+            row := self._requests.take(row, first_row, columns, part.rows, counts)
         ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
-            yield from self._given(self._requests.pop(self._later.after(first_row + at)))
+            yield from self._given(self._requests.pop(self._later.after(first_row + row)))
             self._requests.make_room()
         if batch.num_rows:
             is_load = IS_LOAD[columns["phase"][-1]] and columns["op"][-1] == READ
@@ -751,48 +753,48 @@ class ServedRequests:
         """Yield the requests that are left: no row will follow."""
         yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
 
-    def _given(self, found: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
-        if not len(found):
+    def _given(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+        if not len(served):
             return
-        asked = self._setting.asked
-        qos, first_token = np.full(len(found), NO_QOS, np.int8), np.full(len(found), NOT_DONE)
-        if asked is not None and len(asked.request_id):
-            at = asked.places(found["id"])
-            qos = np.where(at < 0, NO_QOS, asked.qos[at]).astype(np.int8)
+        request_table = self._setting.asked
+        qos, first_token = np.full(len(served), NO_QOS, np.int8), np.full(len(served), NOT_DONE)
+        if request_table is not None and len(request_table.request_id):
+            places = request_table.places(served["id"])
+            qos = np.where(places < 0, NO_QOS, request_table.qos[places]).astype(np.int8)
             if self._is_modelled:
                 start = (
-                    self._setting.pacer.due_ns(asked.arrival_ns[at])
+                    self._setting.pacer.due_ns(request_table.arrival_ns[places])
                     if self._is_open_loop
-                    else found["loads_from_ns"]
+                    else served["loads_from_ns"]
                 )
-                storage = np.where(found["loads"] > 0, found["loads_until_ns"] - start, 0)
+                storage = np.where(served["loads"] > 0, served["loads_until_ns"] - start, 0)
                 meta = self._setting.reader.meta
                 compute = compute_ns(
-                    meta, asked.input_tokens[at], found["loads"], found["load_bytes"]
+                    meta, request_table.input_tokens[places], served["loads"], served["load_bytes"]
                 )
-                is_known = (at >= 0) & (found["loads_done"] == found["loads"])
+                is_known = (places >= 0) & (served["loads_done"] == served["loads"])
                 first_token = np.where(is_known, storage + compute, NOT_DONE)
         if is_last and not self._setting.window.is_whole:
             # The window may end within this request's loads.
-            first_token[found["id"] == self._last_load] = NOT_DONE
+            first_token[served["id"] == self._last_load] = NOT_DONE
         counted_as = ("planned", "operations", "hits", "hit_bytes", "read_bytes", "written_bytes")
-        values = {name: found[name] for name in counted_as} | {
+        values = {name: served[name] for name in counted_as} | {
             **{
-                name: np.where(found[name] == NEVER_NS, NOT_DONE, found[name])
+                name: np.where(served[name] == NEVER_NS, NOT_DONE, served[name])
                 for name in ("scheduled_ns", "submitted_ns")
             },
-            "request_id": found["id"],
-            "completed_ns": found["completed_ns"],
-            "storage_ns": np.where(found["operations"] > 0, found["storage_ns"], NOT_DONE),
+            "request_id": served["id"],
+            "completed_ns": served["completed_ns"],
+            "storage_ns": np.where(served["operations"] > 0, served["storage_ns"], NOT_DONE),
             "first_token_ns": first_token,
-            "unfinished": found["planned"] - found["operations"],
-            "not_replayed": found["in_window"] - found["planned"],
+            "unfinished": served["planned"] - served["operations"],
+            "not_replayed": served["in_window"] - served["planned"],
         }
-        counts = found["is_left_out"] == 0
-        storage = np.where(found["planned"] == found["operations"], values["storage_ns"], NOT_DONE)[
-            counts
-        ]
-        response = found["response_ns"][counts] if self._is_open_loop else None
+        counts = served["is_left_out"] == 0
+        storage = np.where(
+            served["planned"] == served["operations"], values["storage_ns"], NOT_DONE
+        )[counts]
+        response = served["response_ns"][counts] if self._is_open_loop else None
         self._figures.add(storage, response, first_token[counts], qos[counts])
         yield batch_of(SERVED, values | {"qos": qos})
 
@@ -833,9 +835,9 @@ def compute_ns(
         if hierarchy.get("entry") == "chunk"
         else loaded_bytes // int(model["bytes_per_token"])
     )
-    whole, loaded = (
+    prompt_ns, loaded_ns = (
         first_tokens_ns(hierarchy, n)
         for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens))
     )
-    compute: np.ndarray = whole - loaded
+    compute: np.ndarray = prompt_ns - loaded_ns
     return compute

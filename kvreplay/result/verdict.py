@@ -80,7 +80,7 @@ def verdict(
     recorder: OperationRecorder[Tier],
     driven: Driven | None,
     judged: Pace | None,
-    moved: dict[str, DeviceIo],
+    device_io: dict[str, DeviceIo],
     queue_depth: int,
     because: str,
 ) -> RunVerdict:
@@ -98,27 +98,27 @@ def verdict(
     # earlier operations, which may be another tier's, are in an open loop no part of it.
     index, tier = max(
         tiers,
-        key=lambda at: (
-            not at[1].is_simulated,
+        key=lambda candidate: (
+            not candidate[1].is_simulated,
             sum(
-                recorder.total(name, recorder.kinds_of(at[0]))
+                recorder.total(name, recorder.kinds_of(candidate[0]))
                 for name in ("service_ns", "waited_ns")
             ),
-            -at[0],
+            -candidate[0],
         ),
         default=(None, None),
     )
-    evidence = _evidence(recorder, index, driven, judged, queue_depth, moved)
+    evidence = _evidence(recorder, index, driven, judged, queue_depth, device_io)
     does_io, is_copied = tier is not None and tier.has_times, tier is not None and tier.is_copied
     name = None if tier is None else tier.name
-    said = judged_run(
+    run_verdict = judged_run(
         evidence, rates, name, judged, copies=is_copied, does_io=does_io, because=because
     )
     before, after = "FELL BEHIND: " if judged is not None and evidence.is_end_late else "", ""
     if name is None:
         before = "open loop: " if recorder.is_open_loop else "closed loop: "
         after = " after the warm-up" if recorder.run[0]["left_out"] else ""
-    return msgspec.structs.replace(said, sentence=f"{before}{said.sentence}{after}")
+    return msgspec.structs.replace(run_verdict, sentence=f"{before}{run_verdict.sentence}{after}")
 
 
 def judged_run(
@@ -132,18 +132,18 @@ def judged_run(
     because: str,
     in_all: str = "",
 ) -> RunVerdict:
-    """Return the verdict of one run, or of the ranks' together, that speaks of `tier`.
+    """Return the verdict of one run, or of all ranks together, about `tier`.
 
-    Parameters as of `judge`.
-
-    `rates` are the tiers' loads, `because` says what set the queue depth, `in_all` whose depth it
-    is.
+    Parameters as of `judge`. `rates` are the tiers' loads, `because` says why the queue depth is as
+    it is, `in_all` names the runs with that depth.
     """
     has_reached = None if pace is None else pace.kept_pace
-    rate = next((each for each in rates if each.tier == tier), None)
-    said = partial(RunVerdict, has_reached=has_reached, tier=tier, tiers=rates, evidence=evidence)
+    rate = next((tier_rate for tier_rate in rates if tier_rate.tier == tier), None)
+    make_verdict = partial(
+        RunVerdict, has_reached=has_reached, tier=tier, tiers=rates, evidence=evidence
+    )
     if rate is None:
-        return said(sentence="nothing completed", cause=None, reason="nothing completed")
+        return make_verdict(sentence="nothing completed", cause=None, reason="nothing completed")
     cause, reason = judge(
         evidence, is_open=pace is not None, has_reached=has_reached, copies=copies, does_io=does_io
     )
@@ -160,27 +160,27 @@ def judged_run(
             f"{named(rate)} reached {reached_of(rate)} at queue depth"
             f" {evidence.queue_depth}{in_all}{held}"
         )
-    return said(sentence=sentence, cause=cause, reason=reason)
+    return make_verdict(sentence=sentence, cause=cause, reason=reason)
 
 
 def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate:
     """Return the offered and the delivered load of `tier`, over its completed operations."""
-    at = recorder.kinds_of(index)
-    count = recorder.total("good", at)
-    moved = recorder.total("moved_bytes", at) if tier.has_times else 0
+    kinds = recorder.kinds_of(index)
+    count = recorder.total("good", kinds)
+    moved_bytes = recorder.total("moved_bytes", kinds) if tier.has_times else 0
     if recorder.is_open_loop:
-        late, asked, reached, _ = recorder.delivery(at)
+        late, asked, reached, _ = recorder.delivery(kinds)
     else:
-        late, asked, reached = None, None, per_second(count, recorder.span_ns(at))
+        late, asked, reached = None, None, per_second(count, recorder.span_ns(kinds))
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
         asked_bytes_per_s=(
-            asked * recorder.total("due_bytes", at) / recorder.total("due", at)
-            if asked and moved
+            asked * recorder.total("due_bytes", kinds) / recorder.total("due", kinds)
+            if asked and moved_bytes
             else None
         ),
-        reached_bytes_per_s=reached * moved / count if reached and moved else None,
+        reached_bytes_per_s=reached * moved_bytes / count if reached and moved_bytes else None,
         asked_operations_per_s=asked,
         reached_operations_per_s=reached,
         end_late_ns=late,
@@ -193,63 +193,61 @@ def _evidence(
     driven: Driven | None,
     judged: Pace | None,
     queue_depth: int,
-    moved: dict[str, DeviceIo],
+    device_io: dict[str, DeviceIo],
 ) -> Evidence:
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     tier = None if index is None else recorder.tiers[index]
-    at = [] if index is None else recorder.kinds_of(index)
+    kinds = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
-        shares, unhindered = shares_of(recorder, driven, at)
-        known = {
+        shares, unhindered = shares_of(recorder, driven, kinds)
+        facts = {
             "response_shares": shares,
             "unhindered_share": unhindered,
             "held_share": judged.held_share,
         }
-        known["is_end_late"] = is_late(
+        facts["is_end_late"] = is_late(
             judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s
         )
-        known["on_time_share"] = judged.on_time_fraction
+        facts["on_time_share"] = judged.on_time_fraction
     if index is not None and tier is not None and tier.has_times:
         moves = recorder.order.levels(index)
         # A place of the queue is an operation if nearly all were of one I/O.
-        if len(moves) and recorder.total("single_bytes", at) >= SINGLE * recorder.total(
-            "moved_bytes", at
+        if len(moves) and recorder.total("single_bytes", kinds) >= SINGLE * recorder.total(
+            "moved_bytes", kinds
         ):
             gain, slowdown = levels_of(
                 moves["submitted_ns"], moves["completed_ns"], moves["length_op"]
             )
-            known |= {"doubling_gain": gain, "slowdown": slowdown}
-        known["doubling_gain"] = _gain_of(recorder, index, driven, known.get("doubling_gain"))
-        known |= _of_devices(
-            tier, moved, recorder.order.covered_ns(index) / part_counted(recorder, driven)
+            facts |= {"doubling_gain": gain, "slowdown": slowdown}
+        facts["doubling_gain"] = _gain_of(recorder, index, driven, facts.get("doubling_gain"))
+        facts |= _of_devices(
+            tier, device_io, recorder.order.covered_ns(index) / part_counted(recorder, driven)
         )
         if driven is not None:
-            known["throttle"], known["throttle_share"] = _throttle(recorder, index, tier)
-    device_ns = known.pop("device_ns", None)
+            facts["throttle"], facts["throttle_share"] = _throttle(recorder, index, tier)
+    device_ns = facts.pop("device_ns", None)
     if driven is not None and driven.wall_ns:
-        known |= _of_threads(driven, is_copied=tier is not None and tier.is_copied)
+        facts |= _of_threads(driven, is_copied=tier is not None and tier.is_copied)
         places = driven.wall_ns * queue_depth
         if judged is None:
-            known["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
+            facts["held_share"] = min(1.0, driven.depth_limited_ns / driven.wall_ns)
         if driven.in_use_ns is not None:
-            known["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
+            facts["in_flight_mean"] = driven.in_use_ns / driven.wall_ns
             alone = [t for t in recorder.tiers if t is not None and t.has_times and not t.is_copied]
             if device_ns is not None and len(alone) == 1 and driven.in_use_ns:
-                known["device_time_share"] = device_ns / driven.in_use_ns
+                facts["device_time_share"] = device_ns / driven.in_use_ns
         if driven.blocked_ns is not None and judged is None:
-            known["unread_share"] = min(1.0, driven.unread_ns / places)
-            known["blocked_share"] = min(1.0, driven.blocked_ns / places)
-    return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **known)
+            facts["unread_share"] = min(1.0, driven.unread_ns / places)
+            facts["blocked_share"] = min(1.0, driven.blocked_ns / places)
+    return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **facts)
 
 
 def _gain_of(
     recorder: OperationRecorder[Tier], index: int, driven: Driven | None, measured: float | None
 ) -> float | None:
-    """Return the `measured` gain of twice as much in flight.
+    """Return the `measured` gain of twice as much in flight, else the gain by the tier's model.
 
-    Where levels of load did not tell, that of a tier's model.
-
-    Twice what was in flight while the tier had work: I/Os of a measured drive, operations of
+    Twice the mean in flight while the tier had work: I/Os of a measured drive, operations of
     others.
     """
     tier, kinds = (
@@ -279,22 +277,22 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
     def share(each_ns: Sequence[float]) -> float:
         return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
 
-    known: dict[str, Any] = {}
+    facts: dict[str, Any] = {}
     if threads:
-        spent = [Spent.of(each, wall_ns) for each in threads]
-        known["starved_share"] = share([each.making_ns for each in spent])
-        known["checking_share"] = share([each.checking_ns for each in spent])
-        known["processor_share"] = share([each.stood_ns for each in spent])
+        spent = [Spent.of(thread, wall_ns) for thread in threads]
+        facts["starved_share"] = share([thread.making_ns for thread in spent])
+        facts["checking_share"] = share([thread.checking_ns for thread in spent])
+        facts["processor_share"] = share([thread.stood_ns for thread in spent])
         if is_copied:
-            known["touch_share"] = share([each.touching_ns for each in spent])
-            known["copying_share"] = share([each.copying_ns for each in spent])
+            facts["touch_share"] = share([thread.touching_ns for thread in spent])
+            facts["copying_share"] = share([thread.copying_ns for thread in spent])
     if rings:
-        known["submitter_busy_share"] = max(0.0, 1 - share([each.asleep_ns for each in rings]))
-        known["kernel_share"] = share([each.system_ns for each in rings])
-        known["queue_full_share"] = min(1.0, max(each.blocked_ns for each in rings) / wall_ns)
+        facts["submitter_busy_share"] = max(0.0, 1 - share([thread.asleep_ns for thread in rings]))
+        facts["kernel_share"] = share([thread.system_ns for thread in rings])
+        facts["queue_full_share"] = min(1.0, max(thread.blocked_ns for thread in rings) / wall_ns)
     if copiers:
-        known["copy_busy_share"] = max(0.0, 1 - share([each.asleep_ns for each in copiers]))
-    return known
+        facts["copy_busy_share"] = max(0.0, 1 - share([thread.asleep_ns for thread in copiers]))
+    return facts
 
 
 def _throttle(
@@ -308,10 +306,10 @@ def _throttle(
     covered_ns, nearest = recorder.order.covered_ns(index), ("", 0.0)
     for number, drive in enumerate(tier.drives):
         for limit in throttles(Path(drive.target)):
-            at = recorder.kinds_of(index, WRITE if limit.is_write else READ, number)
+            kinds = recorder.kinds_of(index, WRITE if limit.is_write else READ, number)
             # Each operation is at least one I/O.
-            moved = recorder.total("io_bytes" if limit.is_bytes else "good", at)
-            share = moved * NS_PER_S / covered_ns / limit.per_s if covered_ns else 0.0
+            amount = recorder.total("io_bytes" if limit.is_bytes else "good", kinds)
+            share = amount * NS_PER_S / covered_ns / limit.per_s if covered_ns else 0.0
             if nearest[1] < share <= THROTTLED[1]:
                 nearest = limit.where, share
     return nearest if nearest[1] >= THROTTLED[0] else (None, None)
@@ -325,36 +323,39 @@ def storage_of(tier: Tier | None) -> str:
         return "memory"
     if any(drive.is_buffered for drive in tier.drives):
         return "page cache"
-    beneath = next((said for drive in tier.drives if (said := in_memory(Path(drive.target)))), None)
+    beneath = next(
+        (memory_name for drive in tier.drives if (memory_name := in_memory(Path(drive.target)))),
+        None,
+    )
     if beneath is None:
         return "drive"
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(tier: Tier, moved: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
+def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
     """Return how busy the devices beneath a tier were while its operations were in flight, the
     busiest of several.
 
     A device that was busy for longer than that, others kept busy: how it was meanwhile is not
     known.
     """
-    drives = {name: moved.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
-    known = {
+    drives = {name: device_io.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
+    measured = {
         n: d
         for n, d in drives.items()
         if d is not None and d.busy_ns is not None and d.device_ns is not None
     }
-    if not known or not at_work_ns:
+    if not measured or not at_work_ns:
         return {}
-    fullest = max(known, key=lambda name: known[name].device_ns or 0)
+    fullest = max(measured, key=lambda name: measured[name].device_ns or 0)
     target = next((d.target for d in tier.drives if d.name == fullest), None)
-    busy = max((d.busy_ns or 0) for d in known.values()) / at_work_ns
+    busy = max((d.busy_ns or 0) for d in measured.values()) / at_work_ns
     share = {
         "device_busy_share": min(1.0, busy),
-        "device_queue_mean": (known[fullest].device_ns or 0) / at_work_ns,
+        "device_queue_mean": (measured[fullest].device_ns or 0) / at_work_ns,
         "device_queue_limit": None if target is None else queue_number(Path(target), "nr_requests"),
     }
-    return {"device_ns": sum(d.device_ns or 0 for d in known.values())} | (
+    return {"device_ns": sum(d.device_ns or 0 for d in measured.values())} | (
         share if busy <= OTHERS else {}
     )
 
@@ -377,21 +378,21 @@ def _delivered(
     Load delivered of the load asked, share on time, and the cause of delays.
     """
     is_behind = bool(evidence.is_end_late)
-    said = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
+    delivered = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
     if is_behind:
-        said += f", ended {format_duration(judged.end_late_ns)} late"
+        delivered += f", ended {format_duration(judged.end_late_ns)} late"
     on_time = judged.on_time_fraction
     if on_time is None:
-        return said
+        return delivered
     if judged.kept_pace:
-        return f"{said}; {percent(on_time)} of operations on time"
+        return f"{delivered}; {percent(on_time)} of operations on time"
     p99_ns = None if judged.response is None else judged.response.p99_ns
     times = "" if p99_ns is None else f" (response p99 {format_duration(p99_ns)})"
-    said += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
+    delivered += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
     if reason is None:
-        return said
+        return delivered
     held, waited = _words(cause, rate, limit, evidence.storage)
-    return f"{said}: {held if is_behind else waited} ({reason})"
+    return f"{delivered}: {held if is_behind else waited} ({reason})"
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
@@ -410,9 +411,9 @@ def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
     """Return words for the limit, and the verb `is` or `are`; `storage` names the tier's storage."""
     if cause is LimitCause.DEPENDENCIES:
         return "dependencies in the trace", "are"
-    said = storage if cause is LimitCause.DRIVE else cause.value
+    limit_name = storage if cause is LimitCause.DRIVE else cause.value
     return (
-        said if cause is LimitCause.DATA else f"the {said}",
+        limit_name if cause is LimitCause.DATA else f"the {limit_name}",
         "are" if cause is LimitCause.COPY_THREADS else "is",
     )
 
@@ -495,9 +496,9 @@ def levels_of(
     slowdown = _ratio(
         service, kind, at_start >= FULL * usual, at_start <= max(1.0, LOW * usual), LEAST_LOW
     )
-    known = [gain for gain in gains if gain is not None]
-    is_agreed = len(known) == len(gains) and abs(known[0] - known[1]) <= DISAGREE
-    return (sum(known) / len(known) if is_agreed else None), slowdown
+    gains_known = [gain for gain in gains if gain is not None]
+    is_agreed = len(gains_known) == len(gains) and abs(gains_known[0] - gains_known[1]) <= DISAGREE
+    return (sum(gains_known) / len(gains_known) if is_agreed else None), slowdown
 
 
 def _gain(level: np.ndarray, usual: float, service: np.ndarray, kind: np.ndarray) -> float | None:
@@ -505,25 +506,29 @@ def _gain(level: np.ndarray, usual: float, service: np.ndarray, kind: np.ndarray
     slower = _ratio(service, kind, full, half)
     if slower is None:
         return None
-    more = float(np.mean(level[full]) / np.mean(level[half]))
+    gain = float(np.mean(level[full]) / np.mean(level[half]))
     # The gain of so much more in flight, as that of twice as much.
-    return float((more / slower) ** (1 / np.log2(more)) - 1)
+    return float((gain / slower) ** (1 / np.log2(gain)) - 1)
 
 
 def _ratio(
-    service: np.ndarray, kind: np.ndarray, upper: np.ndarray, lower: np.ndarray, least: int = LEAST
+    service: np.ndarray,
+    kind: np.ndarray,
+    upper: np.ndarray,
+    lower: np.ndarray,
+    min_count: int = LEAST,
 ) -> float | None:
     """Return the median service time at the upper level over that at the lower, over kinds that
     both have enough of.
     """
-    found, weights = [], []
+    ratios, weights = [], []
     kinds, counts = np.unique(kind[lower], return_counts=True)
-    for each in kinds[np.argsort(-counts, kind="stable")[:MOST_KINDS]]:
-        above, below = service[upper & (kind == each)], service[lower & (kind == each)]
-        if len(above) >= LEAST and len(below) >= least:
-            found.append(float(np.median(above) / np.median(below)))
+    for kind_index in kinds[np.argsort(-counts, kind="stable")[:MOST_KINDS]]:
+        above, below = service[upper & (kind == kind_index)], service[lower & (kind == kind_index)]
+        if len(above) >= LEAST and len(below) >= min_count:
+            ratios.append(float(np.median(above) / np.median(below)))
             weights.append(min(len(above), len(below)))
-    return float(np.average(found, weights=weights)) if found else None
+    return float(np.average(ratios, weights=weights)) if ratios else None
 
 
 EXPECTED = (0.9, 1.1)
@@ -550,20 +555,24 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     judged, first = summary.judgement, f"{path.name}: "
     if judged is None:
         return [f"{first}nothing to compare"]
-    moved = [f for f in summary.figures if f.tier == judged.tier and f.op != "delete" and f.bytes]
+    transfers = [
+        f for f in summary.figures if f.tier == judged.tier and f.op != "delete" and f.bytes
+    ]
     drives = [facts for name, facts in run.drives() if name == judged.tier and "is_direct" in facts]
     in_flight, depth = judged.evidence.in_flight_mean, judged.evidence.queue_depth
     observed = next((r.reached_bytes_per_s for r in judged.tiers if r.tier == judged.tier), None)
-    if not (moved and in_flight and observed) or len(drives) != 1:
+    if not (transfers and in_flight and observed) or len(drives) != 1:
         return [
             (
                 f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is not"
                 " known"
             )
         ]
-    facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in moved)
-    share = sum(f.bytes or 0 for f in moved if f.op == "read") / total
-    size = min(total / max(1, sum(f.operations or 0 for f in moved)), run.engine.io_bytes or total)
+    facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in transfers)
+    share = sum(f.bytes or 0 for f in transfers if f.op == "read") / total
+    size = min(
+        total / max(1, sum(f.operations or 0 for f in transfers)), run.engine.io_bytes or total
+    )
     model, target, filesystem = (
         DriveModel(drive.cells),
         Path(facts["target"]),
@@ -614,7 +623,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
             ),
         ),
     ]
-    why = next(said for holds, said in reasons if holds)
+    reason = next(text for holds, text in reasons if holds)
     queue = f"queue {'' if is_full else 'not '}full: {in_flight:.3g} of {depth}"
     return [
         f"{first}expected {format_rate(expected)} for this load: {load} ({drive})",
@@ -628,5 +637,5 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
             f" {beneath}"
         ),
         f"{first}{queue}; I/Os {'ARE' if is_split else 'not'} split ({takes})",
-        f"{first}why: {why}",
+        f"{first}why: {reason}",
     ]

@@ -285,7 +285,9 @@ class _Run:
                 feed.finish(rows_to_report(setting, loader.laid))
                 results.end()
                 probed = end_probes(None if failed_populate else driven.started_ns)
-                summary = results.summary(None if failed_populate else driven, moved=io_by_drive)
+                summary = results.summary(
+                    None if failed_populate else driven, device_io=io_by_drive
+                )
                 trouble = results.warnings(io_by_drive) + _unread(driven, config.depth)
                 if run_journal.trouble:
                     trouble.append(

@@ -228,7 +228,7 @@ def test_what_was_due_at_once_is_delivered_in_all_of_its_time() -> None:
 
 def test_a_load_that_was_reached_is_held_back_by_nothing() -> None:
     record = loop_of([0, 10, 20, 30, 40], [5, 15, 25, 35, 45], [0] * 5)
-    how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "moved": {}}
+    how: dict[str, Any] = {"queue_depth": 8, "because": "--queue-depth", "device_io": {}}
     kept = counted(rows_of(5, due_ns=DUE, **record), TIERS)
     found = verdict(kept, driven(45 * MS), pace(kept, driven(45 * MS)), **how)
     assert shows(found.sentence, "cpu … 100 kB/s … 100.0 %")
