@@ -6,16 +6,12 @@ A simulation returns `SimulationStats`; `to_json` writes it into a trace's foote
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from kvtrace.core.json_types import JsonObject
-
-if TYPE_CHECKING:
-    from kvtrace.core.metadata import Metadata
-
 
 MAX_COUNT = (1 << 62) - 1
 Count = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
@@ -341,8 +337,8 @@ def to_json(stats: SimulationStats) -> JsonObject:
     return fields
 
 
-def simulation_stats(metadata: Metadata) -> SimulationStats | None:
-    """Return the counters in `metadata`, or None if no simulation wrote it."""
-    if metadata.stats is None or "lookups" not in metadata.stats:
+def from_json(fields: JsonObject | None) -> SimulationStats | None:
+    """Return the counters that a trace's metadata hold, or None if no simulation wrote them."""
+    if fields is None or "lookups" not in fields:
         return None
-    return msgspec.convert(metadata.stats, SimulationStats)
+    return msgspec.convert(fields, SimulationStats)

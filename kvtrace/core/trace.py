@@ -18,7 +18,7 @@ from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema
-from kvtrace.core.simulation_stats import SimulationStats, simulation_stats
+from kvtrace.core.simulation_stats import SimulationStats, from_json
 from kvtrace.core.tables import SUFFIXES, create, objects_path, open_table, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_bytes, format_count
@@ -64,7 +64,7 @@ class Trace:
     @property
     def stats(self) -> SimulationStats | None:
         """The counters of the simulation; None for a trace that no simulation wrote."""
-        return simulation_stats(self.metadata)
+        return from_json(self.metadata.stats)
 
     def __len__(self) -> int:
         """Return the number of rows."""

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from phrases import show_each, shows
 
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
 from kvtrace.curves.size import Target
 from kvtrace.study.document import (
@@ -29,9 +31,10 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
     rates = Rates(*[SecondRate(1.0, 2.0)] * 4)
     tier = TierDemand("nvme", capacity_bytes, 10, hit_ratio, 1, 2, 3, 0, rates, 0.5, None)
     times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
-    first_token = (
-        None if p99_ns is None else {"requests": 9, "with_cache": times, "without_cache": times}
-    )
+    first_token = None
+    if p99_ns is not None:
+        fields = {"requests": 9, "with_cache": times, "without_cache": times}
+        first_token = msgspec.convert(fields, TimeToFirstToken)
     return Simulated(
         requests=9, lookups=100, hit_ratio=hit_ratio, saved_tokens=40, input_tokens=100, output_tokens=7, span_ns=10**9,
         tiers=[tier], first_token=first_token, live_bytes=[5], stalled_requests=0, largest_load_bytes=0, load_ns=10**9,
