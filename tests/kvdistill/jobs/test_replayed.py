@@ -264,7 +264,7 @@ def test_a_check_replays_the_trace_and_compares_at_the_device():
     assert 4 <= replay["source"]["ios"] <= 12
     assert replay["source"]["mean_depth"] is not None
     (note,) = (note for note in closeness["notes"] if "kvreplay" in note)
-    assert "block requests" in note
+    assert "at the device" in note
 
 
 @pytest.mark.full

@@ -170,7 +170,7 @@ def test_runs_of_other_traces_or_of_another_part_say_so(tmp_path):
     }
     assert shows(told.pop("same"), "0 % slower")
     assert [
-        said.partition("; " + name)[0].partition("drives: ")[2] for name, said in told.items()
+        said.partition("; " + name)[0].partition("compared: ")[2] for name, said in told.items()
     ] == [
         "content of the file 111111111111 / 222222222222",
         "limit - / 2 rows; speed - / 2.0",

@@ -87,7 +87,7 @@ def test_jobs_of_one_node_and_of_what_all_share(monkeypatch, tmp_path, capsys):
         found.append(profile)
     for wrong, said in (
         ("nvme", "nvme@0"),
-        ("nvme@4", "there are 4"),
+        ("nvme@4", "has 4 instances"),
         ("nvme@x", "no tier"),
     ):
         with pytest.raises(ConfigError, match=said):

@@ -255,7 +255,7 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.2e6, 0.9e6]), side(tmp_path, "b", [1.1e6, 0.95e6, 1e6])
     compared, document = read_comparison([a, b])
     interval = r"read p99 \(\d+ % faster to \d+ % slower\)"
-    assert re.match(rf"TRIALS DISAGREE in a and b.*{interval}", compared.verdict)
+    assert re.match(rf"INCONCLUSIVE.* a and b .*{interval}", compared.verdict)
     (table,) = [t for t in document.tables if t.title == "Each trial"]
     assert [row[:4] for row in table.rows if row[2] == "latency_p50_ns"] == [
         ["nvme", "read", "latency_p50_ns", name] for name in "ab"
@@ -310,7 +310,9 @@ def test_agreeing_trials_name_how_many_show_a_small_difference(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1.05e6, 1e6]), side(tmp_path, "b", [1.05e6, 1e6, 1.05e6])
     compared, _document = read_comparison([a, b])
     interval = r"read p99 \(\d+ % faster to \d+ % slower\)"
-    assert re.search(rf"no difference .*{interval}.* 5%: [4-9] trials", compared.verdict)
+    assert re.search(
+        rf"no significant difference .*{interval}.* 5%: [4-9] trials", compared.verdict
+    )
 
 
 FIGURES = [
@@ -444,7 +446,7 @@ def test_zero_storage_times_are_not_compared_with_measured_ones(tmp_path):
                 "-o", tmp_path / f"{preset}.parquet")  # fmt: skip
     fs, obj = tmp_path / "vllm-fs.parquet", tmp_path / "vllm-obj.parquet"
     found = json.loads(run_cli("kvdistill", "compare", fs, obj, "--json").stdout)
-    assert shows(found["warnings"][0], "first token … vllm-fs")
+    assert shows(found["warnings"][0], "TTFT … vllm-fs")
     assert not [line for line in found["lines"] if line["name"].startswith("first_token")]
     # Nor with those of a run, whose storage takes time.
     requests = tmp_path / "requests.parquet"

@@ -668,7 +668,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
         r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
     )
     assert re.match(
-        answer + r" 1\.07 GB of S3, beside 67\.1 MB of GPU \((?:[\d.]+|< 0\.1) % of look-ups\): ",
+        answer + r" 1\.07 GB of S3, .* 67\.1 MB of GPU \(hit rate (?:[\d.]+|< 0\.1) %\): ",
         shown,
     )
     assert "NVMe" not in shown
