@@ -482,35 +482,27 @@ def gaps_us(stream: Stream) -> NDArray[np.int64]:
     return np.diff(np.sort(stream.arrivals_us)).astype(np.int64)
 
 
-def _depth_when_busy(distilled: Distilled) -> tuple[float | None, float | None]:
-    """Return the mean requests in flight at issue, and while the device is busy.
-
-    A request counts itself. Null without timed requests.
-    """
+def _depth_at_issue(distilled: Distilled) -> float | None:
+    """Return the mean requests in flight when one is issued, with that one; null without times."""
     assert distilled.ios is not None
     table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
     submitted_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
-    submitted_ns, completed_ns = (
-        np.sort(submitted_ns[length > 0]),
-        np.sort(completed_ns[length > 0]),
-    )
+    submitted_ns = np.sort(submitted_ns[length > 0])
+    completed_ns = np.sort(completed_ns[length > 0])
     if not len(submitted_ns):
-        return None, None
-    # Operations issued so far, less those completed by then.
-    at_issue = np.arange(1, len(submitted_ns) + 1) - np.searchsorted(
-        completed_ns, submitted_ns, "right"
-    )
-    total_ns = float(completed_ns.sum() - submitted_ns.sum())
-    # The device is idle from the completion of all operations to the next issue.
-    idle_ns = float(np.maximum(submitted_ns[1:] - completed_ns[:-1], 0)[at_issue[1:] <= 1].sum())
-    busy_ns = float(completed_ns[-1] - submitted_ns[0]) - idle_ns
-    return float(at_issue.mean()), total_ns / busy_ns if busy_ns > 0 else None
+        return None
+    issued = np.arange(1, len(submitted_ns) + 1)
+    return float((issued - np.searchsorted(completed_ns, submitted_ns, "right")).mean())
 
 
 def _with_busy_depth(figures: StreamFigures, distilled: Distilled) -> StreamFigures:
     """Return `figures` with the queue depths at issue and while busy of `distilled`."""
-    at_issue, busy = _depth_when_busy(distilled)
-    return msgspec.structs.replace(figures, depth_at_issue=at_issue, busy_depth=busy)
+    depth, busy_depth = distilled.profile.depth, None
+    if depth is not None and figures.idle_share is not None and figures.idle_share < 1:
+        busy_depth = depth.mean / (1 - figures.idle_share)
+    return msgspec.structs.replace(
+        figures, depth_at_issue=_depth_at_issue(distilled), busy_depth=busy_depth
+    )
 
 
 def _gap_ks(stream: Stream, source: Stream, resolution_us: int) -> float | None:

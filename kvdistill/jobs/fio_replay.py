@@ -218,22 +218,30 @@ def _plan_lane_logs(plan: LanePlan, counts: _Counts, options: JobOptions) -> Log
 
 
 def log_members(log: LogSummary, ios: IoSource, plan: LanePlan | None) -> list[NDArray[np.int64]]:
-    """Return the numbers of the I/Os in each file of `log`."""
-    jobs = len(log.files)
-    if plan is None:
-        count = log.read_ios + log.write_ios
-        return [np.arange(index, count, jobs) for index in range(jobs)]
-    lanes = np.concatenate([*_lanes_of(ios(), plan)])
-    return [np.flatnonzero(lanes == index) for index in range(jobs)]
+    """Return, for each of the files of `log`, which I/Os of the whole it holds, by their numbers."""
+    file_of_io = np.concatenate([files for _, files in _assign_files(log, ios(), plan)])
+    return [np.flatnonzero(file_of_io == index) for index in range(len(log.files))]
 
 
-def _lanes_of(batches: Iterable[FioIos], plan: LanePlan) -> Iterator[NDArray[np.int16]]:
-    """Yield the lane of each I/O, batch by batch: all parts of an operation go to one lane."""
-    operations_before = 0
+def _assign_files(
+    log: LogSummary, batches: Iterable[FioIos], plan: LanePlan | None
+) -> Iterator[tuple[FioIos, NDArray[np.int64]]]:
+    """Yield each batch with the file that each of its I/Os goes to, an index into `log.files`.
+
+    All parts of an operation go to its lane; without lanes, I/O i goes to file i modulo the number
+    of files.
+    """
+    ios_before = operations_before = 0
     for batch in batches:
-        operation = operations_before + np.cumsum(batch["part"] == 0) - 1
-        yield plan.lane_of_operation[operation]
-        operations_before = int(operation[-1]) + 1
+        count = len(batch["part"])
+        if plan is None:
+            files = np.arange(ios_before, ios_before + count) % len(log.files)
+        else:
+            operation = operations_before + np.cumsum(batch["part"] == 0) - 1
+            files = plan.lane_of_operation[operation].astype(np.int64)
+            operations_before = int(operation[-1]) + 1
+        ios_before += count
+        yield batch, files
 
 
 def write_iologs(
@@ -245,25 +253,16 @@ def write_iologs(
     """
     for earlier_log in folder.glob(f"{name}.*iolog"):
         earlier_log.unlink()
-    jobs = len(log.files)
     with ExitStack() as stack:
         streams = [
             stack.enter_context(stack.enter_context(aside(folder / file)).open("wb"))
             for file in log.files
         ]
-        logs = [_Log(out, log) for out in streams]
-        if plan is not None:
-            for batch, lanes in zip(ios(), _lanes_of(ios(), plan), strict=True):
-                for index in np.unique(lanes):
-                    logs[index].write(batch, lanes == index)
-        else:
-            lines = 0
-            for batch in ios():
-                for index, writer in enumerate(logs):
-                    # Line i goes to log i modulo the number of logs.
-                    writer.write(batch, slice((index - lines) % jobs, None, jobs))
-                lines += len(batch["us"])
-        for writer in logs:
+        writers = [_Log(out, log) for out in streams]
+        for batch, files in _assign_files(log, ios(), plan):
+            for index in np.unique(files):
+                writers[index].write(batch, files == index)
+        for writer in writers:
             writer.close()
 
 
@@ -291,8 +290,8 @@ class _Log:
             f"{stamp}{self._target} open\n".encode()
         )
 
-    def write(self, batch: FioIos, selection: slice | NDArray[np.bool_]) -> None:
-        """Write the `chosen` I/Os of `batch`."""
+    def write(self, batch: FioIos, selection: NDArray[np.bool_]) -> None:
+        """Write the `selection` of I/Os of `batch`."""
         us = batch["us"][selection]
         if not len(us):
             return

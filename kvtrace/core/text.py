@@ -13,7 +13,6 @@ from typing import BinaryIO
 
 _UTF8_MARK = codecs.BOM_UTF8
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_CHARACTERS = 1 << 20
 
 
 def is_utf16(start: bytes) -> bool:
