@@ -151,7 +151,7 @@ class JobOptions:
     )
     jobs: int | None = option(
         "Partition replay and reuse over this many jobs of one I/O in flight each; 1 is one"
-        " asynchronous job [default: 1].",
+        " asynchronous job.  [default: of replay, lanes of requests if these have stages; else 1]",
         min=1,
     )
     log_version: int | None = option(
