@@ -61,7 +61,9 @@ def ours(engine: Any, tier: GpuTier, size: int, op: int) -> tuple[float, float]:
 
 
 def copied_bytes(tier: GpuTier) -> int:
-    return sum(kind["bytes"] for kind in tier.facts()["transfers"].values())
+    """Return how many bytes `tier` has copied in both directions."""
+    transfers: Any = tier.facts()["transfers"]
+    return sum(kind["bytes"] for kind in transfers.values())
 
 
 def main() -> None:

@@ -25,7 +25,13 @@ from typing import Any
 
 from msgspec import to_builtins
 
-from kvdistill.jobs.closeness import asked_stream, chance_of, device_figures, figures_of, verdicts
+from kvdistill.jobs.closeness import (
+    device_figures,
+    figures_of,
+    requested_stream,
+    sampling_error,
+    verdicts,
+)
 from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.fio_run import direct_requests, run_observed
 from kvdistill.jobs.fio_run import disk_of as disk_beneath
@@ -115,8 +121,8 @@ def record(folder: Path, name: str, job: str) -> Path:
     if not (seen / "blocks.parquet").exists():
         (folder / f"{name}.fio").write_text(SHARED + job)
         found = run_observed(folder / f"{name}.fio", 120, keep=seen)
-        if found.why is not None:
-            raise SystemExit(found.why)
+        if found.reason is not None:
+            raise SystemExit(found.reason)
     return seen
 
 
@@ -140,7 +146,8 @@ def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str
     if seen is None:
         raise SystemExit(why)
     asked, came = (
-        asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in (source, seen)
+        requested_stream(split_ios(ios_of(one), 1 << 31), by_instant=False)
+        for one in (source, seen)
     )
     figures = figures_of("source", asked, profile=source.profile)
     found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
@@ -163,11 +170,11 @@ def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     """Run `job` once more; return its figures against its first run."""
     seen = [distilled(record(folder, run, job), scratch / run) for run in (name, f"{name}.again")]
     source, stream = (
-        asked_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in seen
+        requested_stream(split_ios(ios_of(one), 1 << 31), by_instant=False) for one in seen
     )
     found = device_figures("the mix again", None, stream, seen[1].profile, source, has_gaps=True)
-    chance = chance_of(source, len(stream.us), 1 << 31)
-    passed = verdicts(found, figures_of("source", source, profile=seen[0].profile), chance)
+    sampling = sampling_error(source, len(stream.us), 1 << 31)
+    passed = verdicts(found, figures_of("source", source, profile=seen[0].profile), sampling)
     return {"job": "the mix again", "fio": to_builtins(found), "verdicts": to_builtins(passed)}
 
 
