@@ -30,6 +30,7 @@ from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import named
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 MAX_LINES = 1_000_000
@@ -120,7 +121,7 @@ class FioJobs:
         folder = Path(folder)
         if (folder / self.options.target).is_dir():
             raise ConfigError(
-                f"--target {self.options.target} is a folder; name a file or a block device"
+                f"{named('target', self.options.target)} is a folder; name a file or a block device"
             )
         make_folder(folder)
         for job in self.jobs.values():
@@ -139,18 +140,23 @@ class FioJobs:
             closeness=closeness,
         )
 
-    def check(self, target: str | Path, tell: Tell = ignore) -> Closeness:
-        """Run the jobs briefly on a scratch file and return the closeness of their I/O.
+    def check(
+        self, target: str | Path, tell: Tell = ignore, *, folder: str | Path | None = None
+    ) -> Closeness:
+        """Run the jobs briefly on the storage of `target` and return the closeness of their I/O.
 
-        The scratch file has the name of `target`, and is in a temporary folder next to it, so
-        `target` itself is not touched. `options.check_ns` and `check_bytes` limit the part of the
-        source. `tell` receives a line at the start of each step.
+        A file is not touched: a scratch file of its name, in a temporary folder next to it, is
+        used. A block device is overwritten, if `options.is_destroying` allows that; the temporary
+        files are then in `folder` (by default the system's). `options.check_ns` and `check_bytes`
+        limit the part of the source. `tell` receives a line at the start of each step.
 
-        ConfigError if the source's file is needed but unknown. ProbeUnavailable without fio.
-        DeviceError if the space is insufficient, or fio fails.
+        ConfigError if the source's file is needed but unknown, or `target` is a folder.
+        ProbeUnavailable without fio. DeviceError if a device must not be overwritten, the space is
+        insufficient, or fio fails.
         """
         tell(f"checking: running {', '.join(mode.job for mode in self.jobs)} with fio")
-        return check(self.distilled, Path(target), list(self.jobs), self.options, tell)
+        place = None if folder is None else Path(folder)
+        return check(self.distilled, Path(target), list(self.jobs), self.options, tell, place)
 
     def timed(self, closeness: Closeness) -> FioJobs:
         """Return the jobs with the timing of the replay's log that a check found closest.
@@ -199,8 +205,9 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
     for job in jobs.values() if options.is_strict else ():
         if any(figure.is_missed for figure in job.expected):
             raise ConfigError(
-                f"--strict: {job.mode.job} is {expectation_text(job.expected)}; nothing was written;"
-                " choose other jobs with --mode, or remove --strict"
+                f"{named('strict')}: {job.mode.job} is {expectation_text(job.expected)}; nothing"
+                " was written;"
+                f" choose other jobs with {named('mode')}, or remove {named('strict')}"
             )
     return FioJobs(distilled, options, jobs, replayed, notes)
 

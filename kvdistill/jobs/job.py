@@ -33,6 +33,7 @@ from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import sys_text
 from kvtrace.core.metadata import computing_notes, stream_notes
+from kvtrace.core.parameters import named
 from kvtrace.core.units import (
     NS_PER_S,
     counted,
@@ -116,7 +117,7 @@ def parse_version(text: str) -> FioVersion:
     """Return the version in `text`, such as `3.33` or `fio-3.42-12-gabcdef`."""
     match = re.fullmatch(r"(?:fio-)?([0-9]+)\.([0-9]+)(?:[.-].*)?", text.strip())
     if match is None:
-        raise ConfigError(f"--fio-version {text}: write it as 3.33")
+        raise ConfigError(f"{named('fio_version', text)}: write it as 3.33")
     version = FioVersion(int(match[1]), int(match[2]))
     if version < READS_IOLOG_3:
         raise ConfigError(
@@ -171,14 +172,14 @@ class JobOptions:
         "Longest run time of stat and reuse.  [default: 300s]",
         300 * NS_PER_S,
         "--max-duration",
-        parse=positive("--max-duration", parse_duration_ns),
+        parse=positive("max_duration", parse_duration_ns),
     )
     seed: int = option("Random seed of reuse.", 42, min=0)
     space_bytes: int | None = option(
         "Space of the target for stat, if the source has no offsets (10GiB).",
         None,
         "--space",
-        parse=positive("--space", parse_bytes),
+        parse=positive("space", parse_bytes),
     )
     has_check: bool = option(
         "Run the jobs briefly and compare them with the source.", False, "--check"
@@ -187,12 +188,23 @@ class JobOptions:
         "Duration of the source that each checked job runs.  [default: 10s]",
         10 * NS_PER_S,
         "--check-duration",
-        parse=positive("--check-duration", parse_duration_ns),
+        parse=positive("check_duration", parse_duration_ns),
     )
     check_bytes: int = option(
         "Maximum bytes that --check replays, and maximum scratch file.  [default: 4GiB]",
         4 << 30,
-        parse=positive("--check-bytes", parse_bytes),
+        parse=positive("check_bytes", parse_bytes),
+    )
+    is_destroying: bool = option(
+        "Allow --check on a --target that is a block device: all data on it is lost.",
+        False,
+        "--destroy-data",
+    )
+    overwritten: str | None = option(
+        "With --destroy-data: signatures of the device to overwrite, by the names in its refusal:"
+        " ext4, or LVM2_member,dos.",
+        None,
+        "--overwrite-signature",
     )
     has_null_check: bool = option(
         "Check with fio's null engine: timing of fio itself, without a target.",
@@ -222,18 +234,19 @@ class JobOptions:
             or any(character.isspace() or character in "'\"#;" for character in self.target)
         ):
             raise ConfigError(
-                f"--target {self.target}: fio's log allows names of at most {_MAX_TARGET} characters"
+                f"{named('target', self.target)}: fio's log allows names of at most {_MAX_TARGET}"
+                " characters"
                 " without spaces, quotes, # or ;"
             )
         if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
             raise ConfigError(
-                f"--io-bytes {self.io_bytes}: it must be a multiple of 4096 below 4 GiB"
+                f"{named('io_bytes', self.io_bytes)}: it must be a multiple of 4096 below 4 GiB"
             )
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
-            raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
+            raise ConfigError(f"{named('jobs', self.jobs)}: it must be 1 to {MAX_JOBS}")
         if self.log_version not in (None, ABSOLUTE, RELATIVE):
             raise ConfigError(
-                f"--log-version {self.log_version}: it must be {ABSOLUTE} or {RELATIVE}"
+                f"{named('log_version', self.log_version)}: it must be {ABSOLUTE} or {RELATIVE}"
             )
 
     def on_this_machine(self) -> JobOptions:
@@ -317,18 +330,23 @@ def expected_figures(source: IoLoad, job: IoLoad) -> list[ExpectedFigure]:
 
 
 def expectation_text(figures: Sequence[ExpectedFigure]) -> str:
-    """Return the expected differences of a job in one sentence."""
+    """Return the predicted differences of a job in one sentence."""
     misses = [str(figure) for figure in figures if figure.is_missed]
     matches = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
     unknown = [figure.name for figure in figures if figure.off is None]
-    sentences = [f"expected OFF its source in {', '.join(misses)}"] if misses else []
-    sentences += (
-        [f"{'' if misses else 'expected '}within 10 % of its source in {', '.join(matches)}"]
-        if matches
-        else []
+    sentences = []
+    if misses:
+        sentences.append(f"predicted to MISS the source in {', '.join(misses)}")
+    if matches:
+        percent = f"{100 * EXPECTED_WITHIN:.0f} %"
+        sentences.append(f"predicted within {percent} of the source: {', '.join(matches)}")
+    if unknown:
+        sentences.append(
+            f"not predicted, measure with --check: {', '.join(unknown)} (can be off by over 25 %)"
+        )
+    return "; ".join(sentences) or (
+        "not predicted, because the source has no times; measure with --check"
     )
-    sentences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-    return "; ".join(sentences) or "unknown before it runs: the source has no times"
 
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:
@@ -366,7 +384,8 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
         return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
     if options.space_bytes is None:
         raise ConfigError(
-            f"{profile.origin.file} has no offsets; give the space to use with --space, such as"
+            f"{profile.origin.file} has no offsets; give the space to use with {named('space')},"
+            " such as"
             " 10GiB"
         )
     return whole_mib(options.space_bytes)
@@ -651,7 +670,7 @@ def run_fio(
     except subprocess.TimeoutExpired:
         raise DeviceError(
             f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check"
-            " less with --check-duration or --check-bytes"
+            f" less with {named('check_duration')} or {named('check_bytes')}"
         ) from None
     # fio writes warnings before the JSON, to the same stream.
     start = re.search(r"^\{", finished.stdout, re.MULTILINE)

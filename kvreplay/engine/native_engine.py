@@ -41,6 +41,7 @@ from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.library import library
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 from kvtrace.core.units import counted
 
@@ -329,7 +330,8 @@ class _Drive:
             except RuntimeError as error:
                 self.struct.is_stopped = 1
                 raise DeviceError(
-                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise"
+                    f"cannot start {len(bodies)} threads ({error}); lower {named('queue_depth')},"
+                    " or raise"
                     " the limit (ulimit -u)"
                 ) from error
             self._threads.append(thread)
@@ -540,7 +542,9 @@ def choose(
         is_growing, most = False, None
     refused = None if wanted is EngineName.THREADS else refusal()
     if wanted is EngineName.URING and refused is not None:
-        raise DeviceError(f"--engine uring: {refused}; use --engine threads")
+        raise DeviceError(
+            f"{named('engine', 'uring')}: {refused}; use {named('engine', 'threads')}"
+        )
     because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
     is_ring = wanted is not EngineName.THREADS
     # Tiers that do something, and none of it for a ring or for copies.

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
 
 ALL, STEADIEST = "all", "steady:60s, else all"
@@ -98,22 +99,25 @@ def parse_limit(text: str | None) -> Limit:
         return Limit()
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ConfigError(f"--limit {text!r}: write rows (10000), trace time (30s) or bytes (2GiB)")
+        raise ConfigError(
+            f"{named('limit', repr(text))}: write rows (10000), trace time (30s) or bytes (2GiB)"
+        )
     number, unit = match[1], match[2].lower()
     if unit in ("", "row", "rows"):
         if "." in number:
             raise ConfigError(
-                f"--limit {text!r}: rows must be whole; write for example 10000, 30s or 2GiB"
+                f"{named('limit', repr(text))}: rows must be whole; write for example 10000, 30s"
+                " or 2GiB"
             )
         limit = Limit(rows=int(number))
     elif unit == "m":
         raise ConfigError(
-            f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB"
+            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or {number}MiB"
         )
     elif unit in DURATIONS_NS:
         limit = Limit(span_ns=parse_duration_ns(text))
     else:
         limit = Limit(moved_bytes=parse_bytes(text))
     if 0 in (limit.rows, limit.span_ns, limit.moved_bytes):
-        raise ConfigError(f"--limit {text!r} must be more than 0, such as 10000")
+        raise ConfigError(f"{named('limit', repr(text))} must be more than 0, such as 10000")
     return limit

@@ -18,6 +18,7 @@ import msgspec
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import DAYS_PER_YEAR, parse_bytes
 
 if TYPE_CHECKING:
@@ -324,9 +325,10 @@ def parse_endurance(text: str | None) -> Endurance | None:
             found = Endurance(total_bytes=parse_bytes(text))
         except ConfigError as error:
             raise ConfigError(
-                f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})"
+                f"{named('endurance', text)}: write 1DWPD,5y, or bytes in all, such as 14PB"
+                f" ({error})"
             ) from None
         is_some = bool(found.total_bytes)
     if not is_some:
-        raise ConfigError(f"--endurance {text}: must be > 0")
+        raise ConfigError(f"{named('endurance', text)}: must be > 0")
     return found

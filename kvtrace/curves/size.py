@@ -97,7 +97,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
         return None
     hit_ratio = None
     if hit is not None:
-        hit_ratio = parse_share(hit, named("target_hit"))
+        hit_ratio = parse_share(hit, "target_hit")
         if not 0 < hit_ratio <= 1:
             hint = ""
             if 1 < hit_ratio <= 100 and "%" not in hit:  # noqa: PLR2004

@@ -26,6 +26,7 @@ from kvtrace.core.document.document import (
     Unit,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.units import counted, format_bytes, format_count, format_io_size
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.huggingface import read_model
@@ -68,9 +69,9 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
             return models[known_name]
         # Recurrent states and indexers keep their dtype.
         changed: shapes.ModelShape = msgspec.structs.replace(
-            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
+            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, named("kv_dtype"))
         )
-        shapes.check(changed, "--kv-dtype")
+        shapes.check(changed, named("kv_dtype"))
         return changed
     near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
     nearest = [model for model in models if _plain(model) in near]
@@ -196,13 +197,13 @@ def describe_model(
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
     limits = {
-        "--tokens": (tokens, MOST_TOKENS),
-        "--chunk": (chunk_tokens, MOST_TOKENS),
-        "--page": (page_bytes, MOST_PAGE_BYTES),
+        "tokens": (tokens, MOST_TOKENS),
+        "chunk": (chunk_tokens, MOST_TOKENS),
+        "page": (page_bytes, MOST_PAGE_BYTES),
     }
-    for option, (value, maximum) in limits.items():
+    for parameter, (value, maximum) in limits.items():
         if not 0 < value <= maximum:
-            raise ConfigError(f"{option} {value}: must be > 0 and at most {maximum}")
+            raise ConfigError(f"{named(parameter, value)}: must be > 0 and at most {maximum}")
     model = find_model(name, kv_dtype)
     options: dict[str, Any] = {
         "ranks": ranks,

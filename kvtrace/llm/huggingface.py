@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.llm import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
@@ -411,7 +412,7 @@ def _kv_dtype(
     chosen: str | None, config: Fields, text: Fields, model_dtype: shapes.KvDtype
 ) -> shapes.KvDtype:
     if chosen is not None:
-        return shapes.parse_dtype(chosen, "--kv-dtype")
+        return shapes.parse_dtype(chosen, named_parameter("kv_dtype"))
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
     if quantised is None:
         return model_dtype
@@ -423,7 +424,9 @@ def _kv_dtype(
         dtypes = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
         key = (scheme.text("type"), scheme.integer("num_bits"))
         if key not in dtypes:
-            raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: set --kv-dtype")
+            raise quantised.error(
+                "kv_cache_scheme", f"unknown scheme {key}: set {named_parameter('kv_dtype')}"
+            )
         return dtypes[key]
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")

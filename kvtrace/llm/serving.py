@@ -20,6 +20,7 @@ import msgspec
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.parameters import named, setting
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 from kvtrace.llm.shape import (
     Chunked,
@@ -106,7 +107,8 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
     if not model.parameters:
         raise ConfigError(
             "the model's number of parameters is unknown, so compute time cannot be modelled: give"
-            f" --set prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
+            f" {setting('prefill_ns_per_token=…')} and {setting('decode_ns_per_token=…')}, or use"
+            f" {named('gpu', INSTANT)}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks
     bytes_per_s = GPUS[gpu].bytes_per_s * BANDWIDTH_SHARE

@@ -21,6 +21,7 @@ import numpy as np
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
 from kvtrace.core.text import open_utf8, utf8_lines
@@ -414,7 +415,8 @@ def servegen(
     factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and usable else 1.0
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
         raise TraceError(
-            f"more than {_MOST_REQUESTS} requests in the window: use a shorter --time-window",
+            f"more than {_MOST_REQUESTS} requests in the window: use a shorter"
+            f" {named('time_window')}",
             path=path,
         )
     sampled_parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
@@ -424,7 +426,8 @@ def servegen(
         sampled_parts.append((times, lengths_sampled[0], lengths_sampled[1]))
     if not sum(len(times) for times, *_ in sampled_parts):
         raise TraceError(
-            "no request was sampled in the window: use a longer --time-window, or another seed",
+            f"no request was sampled in the window: use a longer {named('time_window')}, or"
+            " another seed",
             path=path,
         )
     times, inputs, outputs = (np.concatenate(column) for column in zip(*sampled_parts, strict=True))

@@ -20,6 +20,7 @@ import numpy as np
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.parameters import named
 from kvtrace.core.text import as_utf8
 from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests import requests as reading
@@ -56,7 +57,8 @@ def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
             # OSError: tiktoken downloads its vocabulary once, which may fail.
             if tokenizer == Tokenizer.TIKTOKEN:
                 raise ProbeUnavailable(
-                    f"tiktoken is not available ({error}); pip install tiktoken, or --tokenizer"
+                    f"tiktoken is not available ({error}); pip install tiktoken, or"
+                    f" {named('tokenizer')}"
                     " characters"
                 ) from None
         else:

@@ -13,6 +13,7 @@ import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
+from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_S, NS_PER_US
 from kvtrace.requests import requests as reading
 from kvtrace.requests.conversations import encoder
@@ -237,7 +238,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     if chunk_tokens not in dimensions:
         problem = (
             f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: set"
-            " --block-tokens"
+            f" {named('block_tokens')}"
         )
         raise TraceError(problem, path=path)
     sizes = [

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
 from kvtrace.requests import requests as reading
 
@@ -91,7 +92,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         if arrival_ns > reading.MAX_NS:
             problem = (
                 f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time"
-                " unit? (--time-unit)"
+                f" unit? ({named('time_unit')})"
             )
             raise lines.fault(problem, number, "timestamp")
         times.append(arrival_ns)

@@ -30,6 +30,7 @@ from kvtrace.core import pa, pc, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
 from kvtrace.core.notebook import html_table
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
 from kvtrace.core.text import as_utf8, utf8_lines
 from kvtrace.core.units import NS_PER_S, format_duration
@@ -461,7 +462,11 @@ class JsonLines(Generic[T]):
         blocks_needed = -(-tokens // block_tokens)
         if ids != blocks_needed and not (may_lack_last and ids == tokens // block_tokens):
             problem = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {blocks_needed}"
-            raise self.fault(f"{problem}; another block size? (--block-tokens)", number, "hash_ids")
+            raise self.fault(
+                f"{problem}; another block size? ({named_parameter('block_tokens')})",
+                number,
+                "hash_ids",
+            )
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line, decoded, and its number, from 1.
@@ -792,16 +797,19 @@ class Reshaping:
             raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
         if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
             raise ConfigError(
-                "scale common and scale shift are for copies: add --scale, such as 64"
+                f"scale common and scale shift are for copies: add {named_parameter('scale')},"
+                " such as 64"
             )
         if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
             raise ConfigError(
-                f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as"
+                f"{named_parameter('over_limit', self.over_limit)} needs the limit: give"
+                f" {named_parameter('max_input_tokens')}, such as"
                 " 8192"
             )
         if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
             raise ConfigError(
-                f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2"
+                f"{named_parameter('cycle_ids', self.cycle_ids)} is for later cycles: add"
+                f" {named_parameter('cycles')}, such as 2"
             )
 
     def as_config(self) -> dict[str, Any]:
@@ -1041,7 +1049,9 @@ def superpose(
     """
     count, references = len(requests), len(requests.block_ids)
     if common and not requests.block_tokens:
-        raise ConfigError("--scale-common needs block ids in the file; this one has none")
+        raise ConfigError(
+            f"{named_parameter('scale_common')} needs block ids in the file; this one has none"
+        )
     if count * copies > MAX_REQUESTS:
         raise ConfigError(f"scale(={copies}) of {count} requests are more than a trace can hold")
     shifts = np.zeros(copies, dtype=np.int64)
@@ -1106,7 +1116,8 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
     if not len(waits):
         if is_requested:
             raise ConfigError(
-                "--turns follow: no request has an earlier turn in its session; remove the option"
+                f"{named_parameter('turns', 'follow')}: no request has an earlier turn in its"
+                " session; remove the option"
             )
         return requests, None
     pause = requests.pause

@@ -42,6 +42,7 @@ from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import I8, function
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import (
     DURATIONS_NS,
@@ -135,7 +136,8 @@ def make_overlapping(
     ) > len(requests):
         if rows > _MAX_OVERLAPPING:
             raise ConfigError(
-                f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten --duration or use"
+                f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten"
+                f" {named('duration')} or use"
                 " fewer users"
             )
         requests = np.empty(2 * len(requests), _OVERLAPPING)

@@ -21,6 +21,7 @@ from kvtrace.core import pa, pc
 from kvtrace.core.errors import ConfigError, refuse
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 from kvtrace.core.units import format_duration
@@ -98,7 +99,8 @@ def merge(
         table = None if given.requests is None else open_table(given.requests, REQUESTS)
         if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
             raise ConfigError(
-                f"--requests {given.name}={given.requests}: from another simulation than"
+                f"{named('requests', f'{given.name}={given.requests}')}: from another simulation"
+                " than"
                 f" {given.path}"
             )
         sources.append(_Source(given, own, listed, table))
@@ -243,7 +245,9 @@ def _moved(
             continue
         last_ns, row = int(times[-1]), row + len(times)
         if last_ns + source.given.shift_ns > MOST:
-            raise ConfigError(f"--shift {source.given.name}: its times would not fit a trace")
+            raise ConfigError(
+                f"{named('shift', source.given.name)}: its times would not fit a trace"
+            )
         yield source.moved(batch)
 
 

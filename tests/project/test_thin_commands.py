@@ -114,9 +114,7 @@ def test_commands_import_the_public_api_and_helpers(path):
 
 
 def test_the_list_of_other_imports_has_no_stale_entry():
-    stale = {
-        path: modules - imported(path) for path, modules in WITHOUT_A_PUBLIC_FUNCTION.items()
-    }
+    stale = {path: modules - imported(path) for path, modules in WITHOUT_A_PUBLIC_FUNCTION.items()}
     assert not {path: modules for path, modules in stale.items() if modules}
 
 
