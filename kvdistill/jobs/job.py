@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,6 +32,7 @@ from kvtrace import __version__
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import sys_text
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.parameters import named
 from kvtrace.core.units import (
@@ -616,7 +617,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     return lines
 
 
-FioResult = dict[str, Any]
+FioResult = JsonObject
 """fio's JSON output; its fields depend on fio's version and the job."""
 
 

@@ -40,6 +40,7 @@ from kvreplay.plan.row_ring import NONE, REPLAY, SHORT, WRITE
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import library
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
@@ -145,7 +146,7 @@ class Engine:
                     f"the kernel refused to register the buffers: {os.strerror(code)}"
                 )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return which path I/O takes, for run.json."""
         shared = self.rings
         if shared is None:

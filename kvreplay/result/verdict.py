@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -25,6 +24,7 @@ from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metrics.recorder import OperationRecorder
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
@@ -195,7 +195,7 @@ def _evidence(
     queue_depth: int,
     device_io: dict[str, DeviceIo],
 ) -> Evidence:
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     tier = None if index is None else recorder.tiers[index]
     kinds = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
@@ -266,7 +266,7 @@ def _gain_of(
     )
 
 
-def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
+def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
     """Return the activities of the submitting threads as shares of the time.
 
     If the tier `is_copied`, these are the threads that copy.
@@ -277,7 +277,7 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
     def share(each_ns: Sequence[float]) -> float:
         return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
 
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     if threads:
         spent = [Spent.of(thread, wall_ns) for thread in threads]
         facts["starved_share"] = share([thread.making_ns for thread in spent])
@@ -332,7 +332,7 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
+def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> JsonObject:
     """Return how busy the devices beneath a tier were while its operations were in flight, the
     busiest of several.
 

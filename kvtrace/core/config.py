@@ -56,7 +56,7 @@ def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bounds]:
     return {name: bounds for name, hint in hints.items() if (bounds := _bounds(hint)) is not None}
 
 
-def _bounds(hint: Any) -> Bounds | None:
+def _bounds(hint: object) -> Bounds | None:
     parts = get_args(hint)
     own = next((part for part in parts if isinstance(part, Bounds)), None)
     return own or next(filter(None, map(_bounds, parts)), None)

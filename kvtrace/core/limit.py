@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.core.arrays import Array
+
 
 ALL, STEADIEST = "all", "steady:60s, else all"
 """Of kvreplay's --window.
@@ -61,7 +65,7 @@ class Limit:
         The window begins where this one does.
         """
 
-        def least(name: str) -> Any:
+        def least(name: str) -> int | None:
             both = getattr(self, name), getattr(other, name)
             return min((bound for bound in both if bound is not None), default=None)
 
@@ -74,7 +78,7 @@ _STEPS = 20
 """A busiest window begins at a multiple of this part of its length."""
 
 
-def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
+def busiest_begin_ns(moves: Iterable[tuple[Array, Array]], length_ns: int) -> int:
     """Return when the window of `length_ns` begins that moves most.
 
     `moves` are times, from 0, and bytes, as arrays.

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named as named_parameter
 from kvtrace.llm import shape as shapes
 
@@ -274,7 +275,7 @@ def _compressed(text: Fields, notes: list[str]) -> tuple[shapes.Layers, ...]:
     return (*groups, window, *states)
 
 
-def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
+def _heads(text: Fields, *, is_full: bool) -> JsonObject:
     """Return the heads of a group: query and key heads, key width, and value width if different."""
     kind = text.text("model_type") or ""
     heads_field, query_field = "num_key_value_heads", "num_attention_heads"
@@ -439,7 +440,7 @@ class Fields:
     refused.
     """
 
-    tree: dict[str, Any]
+    tree: JsonObject
     where: str
     used: set[str] = field(default_factory=set)
 
@@ -831,7 +832,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
     if defaults:
         default_values = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
         notes.append(f"config.json omits defaults of its class: {default_values}")
-    merged: dict[str, Any] = text.tree | tree | defaults
+    merged: JsonObject = text.tree | tree | defaults
     return Fields(merged, text.where, text.used)
 
 
@@ -863,7 +864,7 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
     return 1 if is_single is None or is_single else text.integer("num_attention_heads")
 
 
-def _of_blocks(text: Fields) -> dict[str, Any]:
+def _of_blocks(text: Fields) -> JsonObject:
     """Return the fields of Nemotron's searched models (NAS) from their list of blocks.
 
     A block lists attention and network of a layer, which may be missing, and their widths.

@@ -99,7 +99,7 @@ def refuse_packed(path: Path) -> None:
 
 
 def read(
-    kind: str, path: Path, options: Mapping[str, Any], reshaping: Reshaping, seed: int
+    kind: str, path: Path, options: Mapping[str, object], reshaping: Reshaping, seed: int
 ) -> Requests:
     """Return the requests of `path`, a source of `kind`, transformed by `reshaping`.
 
@@ -124,8 +124,9 @@ def read(
                 f"{named(parameter)} works only with {named('source', takers)}, not {kind}; remove"
                 " it"
             )
-    if given_options.get("block_tokens", 1) < 1:
-        raise ConfigError(f"{named('block_tokens', given_options['block_tokens'])}: must be > 0")
+    block_tokens = given_options.get("block_tokens")
+    if isinstance(block_tokens, int) and block_tokens < 1:
+        raise ConfigError(f"{named('block_tokens', block_tokens)}: must be > 0")
     refuse_packed(path)
     generators = (np.random.default_rng(seed),) if "rng" in source.options else ()
     requests: Requests = source.load().read(path, *generators, **given_options)

@@ -8,11 +8,11 @@ its configurations in these options, so they are part of the library. `prepare` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, TypeVar
 
 import typer
 from msgspec import UNSET
@@ -67,7 +67,13 @@ def member(kind: type[E], text: str, parameter: str) -> E:
     return kind(text)
 
 
-def given(group: Any, *but: str) -> JsonObject:
+class Group(Protocol):
+    """A group of options: a dataclass, one field an option."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
+
+
+def given(group: Group, *but: str) -> JsonObject:
     """Return those options of `group` that were given, by name, but for some.
 
     What is not at its default.
