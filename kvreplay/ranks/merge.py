@@ -616,9 +616,9 @@ _OTHERWISE = (
 _MEANS = [
     name
     for name in Evidence.__struct_fields__
-    if name.endswith("_share") and name not in _OTHERWISE
+    if (name.endswith("_share") and name not in _OTHERWISE) or name.endswith("_service_ns")
 ]
-"""Shares of `Evidence` of which all ranks together have the average."""
+"""Fields of `Evidence` of which all ranks together have the average."""
 _MOST = ("device_busy_share", "device_queue_mean", "device_queue_limit")
 """All ranks together have the maximum of these figures over the ranks."""
 _MEDIANS = ("doubling_gain", "slowdown")
