@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -30,6 +29,7 @@ from kvtrace.core.schema import (
     Table,
     arrow_schema,
 )
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import parse_duration_ns
 
 Row = dict[str, Any]
@@ -57,8 +57,8 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
 
     Without `scratch`, the folder is in the system's place for temporary files.
     """
-    with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
-        connection = open_connection(Path(folder))
+    with temporary_folder("kvdistill-", scratch) as folder:
+        connection = open_connection(folder)
         try:
             yield connection
         except duckdb.OutOfMemoryException as error:
@@ -192,8 +192,8 @@ The source is a path in run.json or in a probe's counts, if it differs from the 
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with the views of `paths` (see `register`)."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, paths, Path(scratch))
+    with temporary_folder("kvdistill-") as scratch, connect(scratch) as db:
+        register(db, paths, scratch)
         yield db
 
 
