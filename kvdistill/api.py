@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvdistill.jobs.fio_jobs import FioJobs, make_jobs
 from kvdistill.jobs.job import JobOptions
-from kvdistill.profile.profile import Profile, ScratchFolder
+from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source, with_operations
 from kvdistill.queries.database import open_connection, register
 from kvdistill.queries.window import parse_window
@@ -20,6 +20,7 @@ from kvtrace.core import pl
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import parse_endurance
+from kvtrace.core.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     import duckdb
@@ -77,7 +78,7 @@ def distil(
     (5, 4208592)
     """
     window = parse_window(None if limit is None else str(limit), begin, end, busiest)
-    folder = ScratchFolder(scratch)
+    folder = TemporaryFolder("kvdistill-", scratch)
     return distil_source(path_of(source), tier, window, folder.path, folder).profile
 
 
@@ -141,7 +142,7 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     if not sources:
         raise ConfigError("name at least one trace, run or table to connect to")
     paths = [path_of(source) for source in sources]
-    folder = ScratchFolder()
+    folder = TemporaryFolder("kvdistill-")
     connection = open_connection(folder.path)
     if not register(connection, paths, folder.path):
         raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill.report")
@@ -150,7 +151,7 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-_FOLDERS: list[ScratchFolder] = []
+_FOLDERS: list[TemporaryFolder] = []
 """Folders that connections read from and spill into."""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from kvreplay.commands.options import RanksArguments, session, targets
 from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, Plot, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import parse_duration_ns
 
 if TYPE_CHECKING:
@@ -81,8 +81,8 @@ def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
         return
     from kvtrace.core.run.run_file import generate
 
-    with tempfile.TemporaryDirectory(prefix="kvreplay-") as folder:
-        made = Path(folder) / "trace.parquet"
+    with temporary_folder("kvreplay-") as folder:
+        made = folder / "trace.parquet"
         generate(gen or "", made)
         yield made
 

@@ -25,6 +25,8 @@ import numpy as np
 from kvreplay.plan.pacing import Repeated
 from kvreplay.plan.replay_config import PartitionBy
 from kvreplay.plan.row_ring import DELETE, REPLAY
+from kvreplay.plan.trace_rows import WHOLE_ROW, trace_rows
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
@@ -329,15 +331,19 @@ def _write(
         ],
         rows=None,
     )
-    at = 0
+    first_row = 0
     path.unlink(missing_ok=True)
-    with create(path, TRACE, meta, reader.extras) as out:
-        for batch in reader.batches():
-            kept = np.flatnonzero(mine[at : at + batch.num_rows])
-            if len(kept):
-                out.write(batch.take(kept))
-            at += batch.num_rows
-            if at >= len(mine):
+    extras = tuple(dict.fromkeys([*reader.extras, WHOLE_ROW]))
+    with create(path, TRACE, meta, extras) as out:
+        for batch in reader.batches([*TRACE.names, *extras]):
+            own_rows = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
+            if len(own_rows):
+                own = batch.take(own_rows)
+                index = own.schema.get_field_index(WHOLE_ROW)
+                whole_rows = pa.array(trace_rows(reader, batch, first_row)[own_rows])
+                out.write(own.set_column(index, own.schema.field(index), whole_rows))
+            first_row += batch.num_rows
+            if first_row >= len(mine):
                 break
 
 

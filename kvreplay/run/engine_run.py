@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -51,6 +50,7 @@ from kvtrace.core.run.run_file import (
     WindowNote,
 )
 from kvtrace.core.schema import TRACE
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 LOG_FILE = "engine.log"
@@ -85,9 +85,7 @@ def run_engine(
     with ExitStack() as stack:
         interrupted = stack.enter_context(noted_signals())
         directory = stack.enter_context(engine_directory(wanted.directory, is_kept=wanted.is_kept))
-        staging = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output))
-        )
+        staging = stack.enter_context(temporary_folder(".engine-", output))
         settings = _settings(wanted, prompts, directory, staging)
         tell(
             f"{wanted.engine.title} serves {counted(len(prompts.rows), 'request')} of"

@@ -171,9 +171,9 @@ class WarmupFacts(msgspec.Struct, frozen=True, kw_only=True):
     operations: int
     """Completed in the warm-up, kept in ops.parquet, in no figure."""
     first_measured_row: int | None
-    """Of the trace.
+    """The row of the trace.
 
-    Null if the warm-up was all, and of several ranks, whose rows are numbered by part.
+    Null if the warm-up was all, and of several ranks, which have one each.
     """
     measured_from_ns: int | None
     """As of the summary."""
