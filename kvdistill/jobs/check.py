@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -150,7 +149,7 @@ def check(
         )
     if storage.device is not None and distilled.profile.delete_ops:
         notes.append("the check issues no discards: reads and writes are compared")
-    place = target.parent if storage.device is None else folder or Path(tempfile.gettempdir())
+    place = target.parent if storage.device is None else folder
     with temporary_folder(".check-", place) as folder_path:
         checked = distilled
         if distilled.ios is not None and distilled.source is not None:
