@@ -23,7 +23,7 @@ from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, Kvikio, Mirror, CuFilePath, gpu_options
+from kvreplay.tiers.gpu import CudaDevice, CuFilePath, GdsTier, GpuTier, Kvikio, Mirror, gpu_options
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
@@ -287,7 +287,9 @@ class HostFile:
         return len(found)
 
     def raw_write(self, buf: Mirror, size: int, file_offset: int, dev_offset: int) -> int:
-        return os.pwrite(self._fd, ctypes.string_at(buf.gpu_address + dev_offset, size), file_offset)
+        return os.pwrite(
+            self._fd, ctypes.string_at(buf.gpu_address + dev_offset, size), file_offset
+        )
 
     def fileno(self) -> int:
         return self._fd
