@@ -11,7 +11,7 @@ import numpy as np
 from kvreplay.engine.setting import Setting
 from kvreplay.plan.row_ring import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
-from kvreplay.result.figures import added, least, most
+from kvreplay.result.figures import max_known, min_known, sum_fields
 from kvreplay.result.recording import RunPart
 from kvtrace.core import pa
 from kvtrace.core.metrics.distribution import EXACT_VALUES, TimeDistributions, distribution_of
@@ -168,9 +168,9 @@ def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
     return checkpoint(
         kind=parts[0].kind,
         request_id=parts[0].request_id,
-        **{name: least([getattr(part, name) for part in parts]) for name in firsts},
-        completed_ns=None if None in ends else most(ends),
-        **added(parts, "bytes", "operations", "unfinished"),
+        **{name: min_known([getattr(part, name) for part in parts]) for name in firsts},
+        completed_ns=None if None in ends else max_known(ends),
+        **sum_fields(parts, "bytes", "operations", "unfinished"),
     )
 
 

@@ -239,7 +239,7 @@ def _throughput(
     )
 
 
-def that_count(figures: Sequence[Figures]) -> list[Figures]:
+def measured_figures(figures: Sequence[Figures]) -> list[Figures]:
     """Return those of tiers where data moves.
 
     Where it moves on none, those of tiers that have a model.
@@ -247,30 +247,30 @@ def that_count(figures: Sequence[Figures]) -> list[Figures]:
     return [f for f in figures if not f.is_simulated] or [f for f in figures if f.bytes is not None]
 
 
-def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
+def worst_percentile(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
     """Return the worst of a percentile of `op` over the tiers that count.
 
     Null if one is not known.
     """
     times: list[int | None] = [
-        getattr(f.judged, quantile) for f in that_count(figures) if f.op == op
+        getattr(f.judged, quantile) for f in measured_figures(figures) if f.op == op
     ]
     return (
         None if None in times else max((time for time in times if time is not None), default=None)
     )
 
 
-def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
+def sum_fields(each: Sequence[Any], *names: str) -> dict[str, Any]:
     """Return the fields `names` of `each` added up; null where one is not known."""
     return {name: total([getattr(figures, name) for figures in each]) for name in names}
 
 
-def least(values: Sequence[int | None]) -> int | None:
+def min_known(values: Sequence[int | None]) -> int | None:
     """Return the least of `values` that is known; null if none is."""
     return min((value for value in values if value is not None), default=None)
 
 
-def most(values: Sequence[Any]) -> Any:
+def max_known(values: Sequence[Any]) -> Any:
     """Return the greatest of `values` that is known; null if none is."""
     return max((value for value in values if value is not None), default=None)
 
