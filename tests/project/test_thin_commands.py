@@ -19,6 +19,7 @@ PARSING = {
     "kvtrace.core.metadata",
     "kvtrace.core.parameters",
     "kvtrace.core.run.run_file",
+    "kvtrace.core.temporary",
     "kvtrace.core.units",
     "kvtrace.studies.gen_options",  # the options of gen as typed groups, and their scenario
     "kvreplay.plan.replay_config",  # the options of a replay
@@ -114,9 +115,7 @@ def test_commands_import_the_public_api_and_helpers(path):
 
 
 def test_the_list_of_other_imports_has_no_stale_entry():
-    stale = {
-        path: modules - imported(path) for path, modules in WITHOUT_A_PUBLIC_FUNCTION.items()
-    }
+    stale = {path: modules - imported(path) for path, modules in WITHOUT_A_PUBLIC_FUNCTION.items()}
     assert not {path: modules for path, modules in stale.items() if modules}
 
 
