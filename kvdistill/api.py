@@ -29,7 +29,7 @@ from kvdistill.jobs.store_jobs import (
     warp_job,
     write_store_jobs,
 )
-from kvdistill.profile.profile import Profile, ScratchFolder
+from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source, with_operations
 from kvdistill.queries.database import open_connection, register
 from kvdistill.queries.sql import NamedQuery, Shell, named_query, opened_shell, run_statement
@@ -46,6 +46,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.limit import Limit
 from kvtrace.core.parameters import named
 from kvtrace.core.statistics import parse_endurance
+from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import parse_duration_ns, positive
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def distil(
     (5, 4208592)
     """
     window = parse_window(None if limit is None else str(limit), begin, end, busiest)
-    folder = ScratchFolder(scratch)
+    folder = TemporaryFolder("kvdistill-", scratch)
     return distil_source(path_of(source), tier, window, folder.path, folder).profile
 
 
@@ -168,7 +169,7 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     if not sources:
         raise ConfigError("name at least one trace, run or table to connect to")
     paths = [path_of(source) for source in sources]
-    folder = ScratchFolder()
+    folder = TemporaryFolder("kvdistill-")
     connection = open_connection(folder.path)
     if not register(connection, paths, folder.path):
         raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill.report")
@@ -177,7 +178,7 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-_FOLDERS: list[ScratchFolder] = []
+_FOLDERS: list[TemporaryFolder] = []
 """Folders that connections read from and spill into."""
 
 

@@ -195,7 +195,7 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
                 None,
                 command_line(),
                 has_events=True,
-                tell=lambda _line: is_attached.set(),
+                announce=lambda _line: is_attached.set(),
                 is_over=is_over.is_set,
             )
         except ProbeUnavailable:

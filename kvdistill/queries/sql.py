@@ -9,7 +9,6 @@ query answers.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from kvtrace.core import duckdb, pa
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
+from kvtrace.core.temporary import temporary_folder
 
 BATCH_ROWS = 10_000
 
@@ -58,8 +58,8 @@ def run_statement(
 @contextmanager
 def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
     """Yield a connection that can read only `paths` and write no file, with its view names."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
-        if not (views := register(db, paths, Path(folder))):
+    with temporary_folder("kvdistill-") as folder, connect(folder) as db:
+        if not (views := register(db, paths, folder)):
             raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill report")
         allowed = ", ".join(literal(file) for files in views.values() for file in files)
         db.execute(f"SET allowed_paths = [{allowed}]")

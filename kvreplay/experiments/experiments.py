@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import math
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -58,7 +57,7 @@ from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.tables import open_table
-from kvtrace.core.temporary import TemporaryFolder
+from kvtrace.core.temporary import TemporaryFolder, temporary_folder
 from kvtrace.core.trace import Trace
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
@@ -716,8 +715,8 @@ def _trace_of(trace: Path | None, gen: str | None) -> Iterator[Path]:
     if trace is not None:
         yield trace
         return
-    with tempfile.TemporaryDirectory(prefix="kvreplay-") as folder:
-        made = Path(folder) / "trace.parquet"
+    with temporary_folder("kvreplay-") as folder:
+        made = folder / "trace.parquet"
         generate(gen or "", made)
         yield made
 

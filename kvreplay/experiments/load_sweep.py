@@ -24,7 +24,7 @@ import msgspec
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory
 from kvreplay.plan.replay_config import Config
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
-from kvreplay.result.figures import slowest, that_count
+from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.result.verdict import limiting
 from kvreplay.run.replay import Replay, Replaying, replay
 from kvreplay.tiers.make_tiers import make_tiers
@@ -263,7 +263,7 @@ def point(
     axis: Axis = Axis.SPEED,
 ) -> SweepPoint:  # fmt: skip
     """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
-    moved = [f for f in that_count(summary.figures) if f.op != "delete"]
+    moved = [f for f in measured_figures(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
     # Few users may ask for all at once, which is no rate; a speed that leaves no time between
     # operations asks too much.
@@ -272,7 +272,7 @@ def point(
         None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
     )
     times: dict[str, Any] = {
-        f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names
+        f"{op}_{name}": worst_percentile(summary.figures, op, name) for op, name in names
     }
     read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
@@ -303,7 +303,7 @@ def point(
 
 def tiers_rate(summary: Summary, name: str) -> float | None:
     """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
-    counted = {f.tier for f in that_count(summary.figures)}
+    counted = {f.tier for f in measured_figures(summary.figures)}
     tiers = (
         []
         if summary.judgement is None
@@ -319,7 +319,7 @@ def _lacking(summary: Summary) -> str | None:
 
     None if it is.
     """
-    counts = [f.judged.count for f in that_count(summary.figures) if f.op == "read"]
+    counts = [f.judged.count for f in measured_figures(summary.figures) if f.op == "read"]
     if not counts:
         return "no tier was read"
     least = min(counts)

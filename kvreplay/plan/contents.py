@@ -23,12 +23,13 @@ from typing import Any
 import msgspec
 
 from kvreplay.plan.row_ring import REPLAY
+from kvreplay.plan.trace_rows import trace_row
 from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import call
 from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
 from kvtrace.core.schema import OBJECTS
-from kvtrace.core.tables import objects_path, open_table
+from kvtrace.core.tables import Reader, objects_path, open_table
 
 Fill = Callable[[memoryview, int, int, int], None]
 """Puts data into a buffer: buffer, object id, version, offset."""
@@ -189,23 +190,29 @@ def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int
         call("data_generate", ctypes.addressof(by), to, len(buffer), offset, object_id, version)
 
 
-def named(found: Verification | None, trace: Path) -> Verification | None:
-    """Return `found` with the names that the objects table beside `trace` gives."""
-    if found is None:
-        return None
-    table = objects_path(trace)
-    if not found.located or not table.is_file():
-        return found
-    wanted = np.unique([bad.object_id for bad in found.located])
+def name_bad_blocks(
+    verification: Verification | None, reader: Reader, trace: Path
+) -> Verification | None:
+    """Return `verification` with the trace's rows and names in place of those that C counted.
+
+    Names are those of the objects table beside `trace`; `reader` yields the rows that were
+    replayed.
+    """
+    if verification is None or not verification.located:
+        return verification
     keys: dict[int, str] = {}
-    for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
-        at = np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), wanted))
-        part = batch.take(at)
-        keys |= dict(
-            zip(part.column("object_id").to_pylist(), part.column("key").to_pylist(), strict=True)
-        )
-    located = [msgspec.structs.replace(bad, key=keys.get(bad.object_id)) for bad in found.located]
-    return msgspec.structs.replace(found, located=located)
+    table = objects_path(trace)
+    if table.is_file():
+        wanted = np.unique([bad.object_id for bad in verification.located])
+        for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
+            rows = batch.take(np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), wanted)))
+            ids, names = rows.column("object_id").to_pylist(), rows.column("key").to_pylist()
+            keys |= dict(zip(ids, names, strict=True))
+    located = [
+        msgspec.structs.replace(bad, row=trace_row(reader, bad.row), key=keys.get(bad.object_id))
+        for bad in verification.located
+    ]
+    return msgspec.structs.replace(verification, located=located)
 
 
 def describe(bad: BadBlock) -> str:

@@ -139,6 +139,10 @@ class Repeated(Reader):
             some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
             yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
 
+    def file_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the file that `rows` are, the same ones in each repeat."""
+        return np.asarray(self.once.file_rows(rows % self.rows))
+
     def _moved(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
         """Return a batch with the rows of these repeats."""
         for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):

@@ -49,7 +49,7 @@ COLUMNS = (
 )
 BATCH_ROWS = 1 << 14
 """A reader's batch has no more rows."""
-MOST_ROWS = 2**31 - 2
+MAX_WINDOW_ROWS = 2**31 - 2
 """Limit of the rows of a plan: versions are row numbers of 32 bits."""
 MAX_OBJECT_ID = 2**31 - 2
 _TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2", "node": "i4"}
@@ -168,8 +168,10 @@ class Batch:
         due = None if due_ns is None else due_ns(columns["ts_ns"])
         return cls(columns if due is None else columns | {"due_ns": due})
 
-    def check(self, intake: Intake, path: Path) -> None:
-        """Raise TraceError if native code found a row that cannot be replayed."""
+    def check(self, intake: Intake, reader: Reader) -> None:
+        """Raise TraceError if native code found a row that cannot be replayed in a batch of
+        `reader`.
+        """
         fault, at = intake.struct.fault, self.struct.at
         if not fault:
             return
@@ -186,7 +188,8 @@ class Batch:
                 f" {again}"
             ),
         }
-        raise TraceError(message[fault], path=path, row=int(intake.struct.rows), column=column)
+        row = int(reader.file_rows(np.array([intake.struct.rows]))[0])
+        raise TraceError(message[fault], path=reader.path, row=row, column=column)
 
 
 class TraceSource:
@@ -232,7 +235,7 @@ class TraceSource:
             for batch in batches:
                 rows = Batch.of(batch, self.names)
                 take(rows)
-                rows.check(intake, self.path)
+                rows.check(intake, self.reader)
                 if intake.struct.is_full:
                     return
 
@@ -285,7 +288,7 @@ class Residency:
     absent_deletes: int
     """How many rows delete an object that is not in the tier."""
     lost_read: tuple[int, int, int] | None
-    """Trace row, tier and object of the first read of bytes that nothing wrote since a delete.
+    """Row, tier and object of the first read of bytes that nothing wrote since a delete.
 
     Null if there is none
     """
@@ -423,6 +426,8 @@ class Later(Reader):
             reader.meta,
         )
         self._reader, self.text, self._node = reader, text, node
+        self._first_row = 0
+        """How many rows of the trace are before the part, once they have been read."""
         kind, _, rest = text.partition(":")
         begin, _, lasts = rest.rpartition("+")
         if (
@@ -488,13 +493,22 @@ class Later(Reader):
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
         names = None if columns is None else tuple(dict.fromkeys([*columns, "ts_ns"]))
+        first_row = 0
         for batch in self._reader.batches(names):
-            at = batch.schema.get_field_index("ts_ns")
-            ts_ns = batch.column(at)
-            part = batch.set_column(at, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
-            part = part.slice(int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns)))
+            index = batch.schema.get_field_index("ts_ns")
+            ts_ns = batch.column(index)
+            earlier_rows = int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns))
+            if earlier_rows:
+                first_row += earlier_rows
+                self._first_row = max(self._first_row, first_row)
+            part = batch.set_column(index, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
+            part = part.slice(earlier_rows)
             if part.num_rows:
                 yield part if columns is None else part.select(list(columns))
+
+    def file_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the file that `rows` of the part are; it has been read up to there."""
+        return np.asarray(self._reader.file_rows(rows + self._first_row))
 
 
 def part_of(
@@ -611,7 +625,7 @@ class Loader:
                     raise self._changed()
                 self._batch = Batch.of(batch, self._names, self._due_ns)
             _load(plan, intake.struct, self._batch.struct, rows, until)
-            self._batch.check(intake, self._source.path)
+            self._batch.check(intake, self._source.reader)
             if intake.struct.is_full:
                 raise self._changed()
         if self.is_whole:
@@ -728,9 +742,9 @@ def compile_window(
     taken = intake.struct
     if residency.lost_read is not None and not is_done:
         raise _lost(source, residency.lost_read, taken.rows)
-    if facts.rows > MOST_ROWS:
+    if facts.rows > MAX_WINDOW_ROWS:
         raise ConfigError(
-            f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with"
+            f"{path}: {facts.rows:,} rows to replay, of {MAX_WINDOW_ROWS:,} at most; replay less with"
             " --limit"
         )
     populated = residency.populate_tier, residency.populate_object, residency.populate_bytes
@@ -762,7 +776,8 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
     message = (
         f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
     )
-    return TraceError(message, path=source.path, row=row)
+    file_row = int(source.reader.file_rows(np.array([row]))[0])
+    return TraceError(message, path=source.path, row=file_row)
 
 
 def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:

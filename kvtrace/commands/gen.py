@@ -46,7 +46,7 @@ def gen_checkpoints(
     stack: gen_options.StackArguments,
     run: gen_options.RunArguments,
     training: CheckpointArguments,
-    others: tuple[gen_options.Group, ...],
+    others: tuple[gen_options.OptionGroup, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -54,7 +54,7 @@ def gen_checkpoints(
 
     `others` are groups of options of which it has no use.
     """
-    groups: tuple[gen_options.Group, ...] = (stack, run, *others)
+    groups: tuple[gen_options.OptionGroup, ...] = (stack, run, *others)
     for name, value in chain.from_iterable(
         gen_options.given(group, *gen_options.USED_BY_ALL).items() for group in groups
     ):

@@ -67,13 +67,13 @@ def member(kind: type[E], text: str, parameter: str) -> E:
     return kind(text)
 
 
-class Group(Protocol):
+class OptionGroup(Protocol):
     """A group of options: a dataclass, one field an option."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
-def given(group: Group, *but: str) -> JsonObject:
+def given(group: OptionGroup, *but: str) -> JsonObject:
     """Return those options of `group` that were given, by name, but for some.
 
     What is not at its default.

@@ -65,6 +65,8 @@ def trace_residency(
     }
     ends = [0, *(cuts or []), len(op)]
 
+    reader: Any = SimpleNamespace(path=Path(), file_rows=lambda rows: rows)
+
     def intake() -> Intake:
         return Intake(alignments, dict.fromkeys(range(len(alignments)), 1), Limit(), is_done=False)
 
@@ -72,7 +74,7 @@ def trace_residency(
         for first, last in pairwise(ends):
             batch = batch_of(columns, first, last)
             take(batch)
-            batch.check(intake, Path())
+            batch.check(intake, reader)
 
     survey, taken = PlanSurvey(len(alignments), shared or {}), intake()
     each(taken, lambda batch: survey.take(batch, taken))
