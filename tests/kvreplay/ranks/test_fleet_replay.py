@@ -233,7 +233,7 @@ def test_a_node_that_is_not_there_is_refused(tmp_path):
     alone = write_trace(tmp_path / "a.parquet", [(0, "write", 2, "store", 0, 0, LENGTH, 0, 0, 0)])
     with pytest.raises(ConfigError, match="no nodes"):
         replay(Replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"]))
-    with pytest.raises(ConfigError, match="--partition node"):
+    with pytest.raises(ConfigError, match="partition=node"):
         on_ranks(
             2,
             lambda s: s.replay(
