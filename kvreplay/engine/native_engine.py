@@ -124,7 +124,7 @@ class Engine:
         self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
         self.is_virtual = is_virtual
         self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
-        self.arena = Arena(depth, io_bytes, is_growing=is_growing, most=most)
+        self.arena = Arena(depth, io_bytes, is_growing=is_growing, max_touched=most)
         self.cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
         """On which the rings' threads ended."""
         self.is_deferred = False

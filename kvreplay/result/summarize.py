@@ -26,7 +26,7 @@ from kvreplay.engine.share import AUTO
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
-from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
+from kvreplay.plan.window import IS_LOAD, NO_QOS, RequestTable
 from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
@@ -602,7 +602,7 @@ def _notes(
         f"tier {name} is separate on each node: here {count} nodes share one copy of an object,"
         f" which the first delete removes; mpirun -n {ranks} kvreplay run --mpi --partition node"
         " keeps copies separate, --node replays one node"
-        for name, count, ranks in setting.joined
+        for name, count, ranks in setting.shared_instances
     )
     yield from (
         f"tier {name}: the trace's write streams were NOT passed on: the target has none"
@@ -711,7 +711,7 @@ class ServedRequests:
             self._moves, IS_LOAD, is_open_loop=self._is_open_loop, row_bytes=ROW.itemsize
         )
         self._later: LeastLater | None = None
-        self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
+        self._is_modelled = not_modelled(setting.reader.meta, setting.request_table) is None
         self._last_load = -1
         """The request of the last row, if that loads for it."""
         self._figures = RequestTimes(setting.config.criteria.targets_ns)
@@ -756,10 +756,10 @@ class ServedRequests:
     def _given(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(served):
             return
-        request_table = self._setting.asked
+        request_table = self._setting.request_table
         qos, first_token = np.full(len(served), NO_QOS, np.int8), np.full(len(served), NOT_DONE)
         if request_table is not None and len(request_table.request_id):
-            places = request_table.places(served["id"])
+            places = request_table.indices_of(served["id"])
             qos = np.where(places < 0, NO_QOS, request_table.qos[places]).astype(np.int8)
             if self._is_modelled:
                 start = (
@@ -800,7 +800,7 @@ class ServedRequests:
 
     def figures(self) -> RequestFigures:
         """Return the figures of the requests that were given out."""
-        reason = not_modelled(self._setting.reader.meta, self._setting.asked)
+        reason = not_modelled(self._setting.reader.meta, self._setting.request_table)
         return self._figures.figures(reason, is_open_loop=self._is_open_loop)
 
 
@@ -808,7 +808,7 @@ NO_REQUESTS = "name the requests table with --requests (kvtrace gen --requests-o
 NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_token=50000)"
 
 
-def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
+def not_modelled(meta: Metadata, asked: RequestTable | None) -> str | None:
     """Return why there is no time to the first token; None if there is."""
     hierarchy = meta.config.get("hierarchy")
     knobs = (
