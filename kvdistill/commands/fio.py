@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -17,6 +16,7 @@ from kvtrace.core.files import check_new
 from kvtrace.core.run.run_file import generate
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
+from kvtrace.core.temporary import temporary_folder
 
 
 def profile(
@@ -86,11 +86,9 @@ def fio(
     source, tier = _source(source, gen, tier, output)
     make_folder(output)
     options = replace(options, is_device=(output / options.target).is_block_device())
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=output) as scratch:
+    with temporary_folder(".kvdistill-", output) as scratch:
         with progress(f"profile {source.name}"):
-            distilled = kvdistill.distil(
-                source, tier, **window.as_keywords(), scratch=Path(scratch)
-            )
+            distilled = kvdistill.distil(source, tier, **window.as_keywords(), scratch=scratch)
         with progress("write the jobs"):
             jobs = kvdistill.fio_jobs(distilled, options=options)
             for note in jobs.notes:

@@ -55,6 +55,8 @@ def read_blocks(
         raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
     (path,) = (file / BLOCKS_FILE if file.is_dir() else file for file in files)
     tables.checked(path, BLOCKS)
+    if not path.name.endswith(".parquet"):
+        raise TraceError("is not Parquet; kvtrace convert makes blocks.parquet of it", path=path)
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")
     devices = [row["device"] for row in query(db, "measured_devices")]
     device = options.tier or (devices[0] if len(devices) == 1 else None)

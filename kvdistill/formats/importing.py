@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -41,6 +40,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import create, open_table, unpacked
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
 
@@ -64,9 +64,9 @@ def import_files(
     other files, or cannot be written.
     """
     _check_folder(outdir, is_forced=is_forced)
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
+    with temporary_folder("kvdistill-") as scratch, connect(scratch) as db:
         db.execute("SET TimeZone = 'UTC'")
-        with _utf8_files(files, Path(scratch)) as utf8_files:
+        with _utf8_files(files, scratch) as utf8_files:
             imported = reader(options.format)(utf8_files, options, db)
         if options.tier is not None and not imported.tiers:
             raise ConfigError(

@@ -8,7 +8,6 @@ stored in the tables. A log is written from a trace, by due time, or from a run,
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from datetime import datetime
@@ -59,6 +58,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import Reader, objects_path, open_table
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes
 
 TIER = "s3"
@@ -128,10 +128,10 @@ def write_oplogs(
     cannot hold. ConfigError if the tier does not exist.
     """
     with (
-        tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as folder,
+        temporary_folder(".kvdistill-", outdir) as folder,
         ExitStack() as stack,
     ):
-        db = stack.enter_context(connect(Path(folder)))
+        db = stack.enter_context(connect(folder))
         file = source / OPS_FILE if source.is_dir() else source
         reader = open_table(file)
         is_measured = reader.table is OPS

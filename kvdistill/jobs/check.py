@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +39,7 @@ from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import find_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
 CLOSENESS = "closeness.json"
@@ -150,8 +150,7 @@ def check(
     if storage.device is not None and distilled.profile.delete_ops:
         notes.append("the check issues no discards: reads and writes are compared")
     place = target.parent if storage.device is None else folder
-    with tempfile.TemporaryDirectory(prefix=".check-", dir=place) as scratch:
-        folder_path = Path(scratch)
+    with temporary_folder(".check-", place) as folder_path:
         checked = distilled
         if distilled.ios is not None and distilled.source is not None:
             checked = distil_source(distilled.source, distilled.tier, part_limit, folder_path)

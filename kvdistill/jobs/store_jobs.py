@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import math
 import re
-import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
 from kvtrace.core.schema import MOST
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import (
     NS_PER_MS,
     NS_PER_S,
@@ -532,8 +532,8 @@ def compare_with_run(requested: StoreMix, run: Path, tier: str) -> StoreClosenes
     """
     if not run.is_dir():
         raise ConfigError(f"--run {run}: name a run of kvreplay")
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch:
-        measured = profile_mix(distil_source(run, tier, Limit(), Path(scratch)).profile)
+    with temporary_folder("kvdistill-") as scratch:
+        measured = profile_mix(distil_source(run, tier, Limit(), scratch).profile)
     gets, puts, deletes = measured.counts
     return StoreCloseness(
         run=str(run),
@@ -593,8 +593,8 @@ def write_store_jobs(
     if not 1 <= hosts <= MAX_HOSTS:
         raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
     make_folder(outdir)
-    with tempfile.TemporaryDirectory(prefix=".kvdistill-", dir=outdir) as scratch:
-        profile = distil_source(source, tier, limit, Path(scratch)).profile
+    with temporary_folder(".kvdistill-", outdir) as scratch:
+        profile = distil_source(source, tier, limit, scratch).profile
     job, oplog = job_of(profile), None
     lost = job.lost
     if style is not None and can_log(source):

@@ -5,9 +5,6 @@ Every job is written from a profile alone. A figure that the source does not hol
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +19,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit
 from kvtrace.core.statistics import Slot
+from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 if TYPE_CHECKING:
@@ -347,19 +345,6 @@ class DataProfile(msgspec.Struct, frozen=True, kw_only=True):
     compress_ratio: float
 
 
-class ScratchFolder:
-    """A temporary folder, removed with the last object that refers to it or when Python exits."""
-
-    def __init__(self, parent: Path | None = None) -> None:
-        """Make a folder in `parent`, or where the system keeps temporary files."""
-        self.path = Path(tempfile.mkdtemp(prefix="kvdistill-", dir=parent))
-        self._removal = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
-
-    def remove(self) -> None:
-        """Remove the folder now."""
-        self._removal()
-
-
 @dataclass(frozen=True, slots=True)
 class SourceOperations:
     """The file of a profile's operations, known only in the process that extracted it."""
@@ -372,7 +357,7 @@ class SourceOperations:
     """The file or folder that was distilled."""
     tier: str | None
     """The tier that was asked for."""
-    folder: ScratchFolder | None = None
+    folder: TemporaryFolder | None = None
     """Keeps the folder of `ios` alive; null if the caller owns that folder."""
 
 

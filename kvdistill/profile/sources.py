@@ -39,7 +39,6 @@ from kvdistill.profile.profile import (
     InFlight,
     Origin,
     Profile,
-    ScratchFolder,
     SizeCount,
     SourceKind,
     SourceOperations,
@@ -69,6 +68,7 @@ from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
+from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_count
 
 Key = TypeVar("Key")
@@ -77,7 +77,7 @@ _IN_FOLDER = ("ops.parquet", "blocks.parquet", "trace.parquet", "probe.json", "p
 
 
 def distil_source(
-    path: Path, tier: str | None, limit: Limit, scratch: Path, folder: ScratchFolder | None = None
+    path: Path, tier: str | None, limit: Limit, scratch: Path, folder: TemporaryFolder | None = None
 ) -> Distilled:
     """Extract the profile of the source at `path`, within `limit`.
 
@@ -147,7 +147,7 @@ def _with_operations(
     limit: Limit,
     path: Path,
     tier: str | None,
-    folder: ScratchFolder | None,
+    folder: TemporaryFolder | None,
 ) -> Distilled:
     """Set the file of `profile`'s operations, and return both."""
     operations = SourceOperations(ios, limit, path.absolute(), tier, folder)

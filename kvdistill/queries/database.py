@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import glob
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
@@ -30,6 +29,7 @@ from kvtrace.core.schema import (
     Table,
     arrow_schema,
 )
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import parse_duration_ns
 
 Row = dict[str, Any]
@@ -57,8 +57,8 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
 
     Without `scratch`, the folder is in the system's place for temporary files.
     """
-    with tempfile.TemporaryDirectory(prefix="kvdistill-", dir=scratch) as folder:
-        connection = open_connection(Path(folder))
+    with temporary_folder("kvdistill-", scratch) as folder:
+        connection = open_connection(folder)
         try:
             yield connection
         except duckdb.OutOfMemoryException as error:
@@ -125,6 +125,8 @@ def named(name: str) -> str:
     )
 
 
+_NUMBERED_OPS = "numbered_ops"
+"""The view of `ops` with each operation's position in its file, by which a warm-up counts rows."""
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 
 
@@ -141,18 +143,19 @@ def _measured_views(
     ):
         rows, started = _ROWS.fullmatch(warmup), "coalesce(scheduled_ns, submitted_ns)"
         condition = (
-            f"row >= {rows[1]}"
+            f"position >= {rows[1]}"
             if rows
             else f"coalesce({started} >= {parse_duration_ns(warmup)}, true)"
         )
         cases += f" WHEN {literal(folder)} THEN {condition}"
     is_measured = f"CASE origin{cases} ELSE true END"
     if "ops" in names:
-        yield "measured", f"FROM ops WHERE {is_measured if cases else 'true'}"
+        measured = f"SELECT * EXCLUDE (position) FROM {_NUMBERED_OPS} WHERE {is_measured}"
+        yield "measured", measured if cases else "FROM ops"
     if "served" in names and ("ops" in names or not cases):
         without_warmup = (
-            f"ANTI JOIN (SELECT origin, request_id FROM ops WHERE NOT {is_measured}) USING (origin,"
-            " request_id)"
+            f"ANTI JOIN (SELECT origin, request_id FROM {_NUMBERED_OPS} WHERE NOT {is_measured})"
+            " USING (origin, request_id)"
         )
         yield "measured_requests", f"FROM served {without_warmup if cases else ''}"
 
@@ -189,8 +192,8 @@ The source is a path in run.json or in a probe's counts, if it differs from the 
 @contextmanager
 def opened(paths: Sequence[Path | str]) -> Iterator[duckdb.DuckDBPyConnection]:
     """Yield a connection with the views of `paths` (see `register`)."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as scratch, connect(Path(scratch)) as db:
-        register(db, paths, Path(scratch))
+    with temporary_folder("kvdistill-") as scratch, connect(scratch) as db:
+        register(db, paths, scratch)
         yield db
 
 
@@ -260,14 +263,25 @@ def register(
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             files_by_view[name] = {target: ""}
-    for name, files in sorted(files_by_view.items()):
-        db.execute(_view_statement(name, files, tiers))
+    _create_views(db, files_by_view, tiers)
     measured = dict(_measured_views(list(files_by_view), runs))
     for name, text in measured.items():
         db.execute(f"CREATE VIEW {name} AS {text}")
     return {name: list(files_by_view[name]) for name in sorted(files_by_view)} | dict.fromkeys(
         measured, ()
     )
+
+
+def _create_views(
+    db: duckdb.DuckDBPyConnection,
+    files_by_view: dict[str, dict[Path, str]],
+    tiers: dict[str, list[Row]],
+) -> None:
+    """Create a view of the files of each table, and one of numbered operations."""
+    for name, files in sorted(files_by_view.items()):
+        db.execute(_view_statement(name, files, tiers))
+        if name == OPS.name:
+            db.execute(_view_statement(name, files, tiers, _NUMBERED_OPS))
 
 
 def files_in(path: Path) -> list[Path]:
@@ -293,9 +307,14 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
-def _view_statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row]]) -> str:
+def _view_statement(
+    name: str, files: dict[Path, str], tiers: dict[str, list[Row]], view: str | None = None
+) -> str:
+    """Return the statement that creates the view of a table's `files`, called `view` or `name`."""
     # The row number orders operations of one instant.
     row = ", file_row_number AS row" if name == TRACE.name else ""
+    if view == _NUMBERED_OPS:
+        row = ", file_row_number AS position"
     ranked = sorted((row["place"], row["tier"]) for rows in tiers.values() for row in rows)
     names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
     enum = f"ENUM({names})" if names else "VARCHAR"
@@ -324,7 +343,7 @@ def _view_statement(name: str, files: dict[Path, str], tiers: dict[str, list[Row
         selects.append(
             f"SELECT *{tier_names[origin]}{row}{absent}{origin_column} FROM read_parquet({literal(file)})"
         )
-    return f"CREATE VIEW {name} AS {' UNION ALL BY NAME '.join(selects)}"
+    return f"CREATE VIEW {view or name} AS {' UNION ALL BY NAME '.join(selects)}"
 
 
 def _add_file(

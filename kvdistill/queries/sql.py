@@ -9,7 +9,6 @@ query answers.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,22 +21,10 @@ from kvdistill.queries.database import connect, literal, register
 from kvtrace.core import duckdb, pa
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
+from kvtrace.core.temporary import temporary_folder
 
 BATCH_ROWS = 10_000
-
-
-def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
-    """Return the files of a command line, and the SQL that may be its last argument.
-
-    The last argument is SQL if it is empty, or contains a space and is not a file.
-    """
-    if not arguments:
-        return [], None
-    last = arguments[-1]
-    is_sql = (not last or any(c.isspace() for c in last)) and not Path(last or "/").is_file()
-    return [Path(name) for name in (arguments[:-1] if is_sql else arguments)], (
-        last if is_sql else None
-    )
 
 
 @contextmanager
@@ -71,8 +58,8 @@ def run_statement(
 @contextmanager
 def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, list[str]]]:
     """Yield a connection that can read only `paths` and write no file, with its view names."""
-    with tempfile.TemporaryDirectory(prefix="kvdistill-") as folder, connect(Path(folder)) as db:
-        if not (views := register(db, paths, Path(folder))):
+    with temporary_folder("kvdistill-") as folder, connect(folder) as db:
+        if not (views := register(db, paths, folder)):
             raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill report")
         allowed = ", ".join(literal(file) for files in views.values() for file in files)
         db.execute(f"SET allowed_paths = [{allowed}]")
@@ -182,6 +169,6 @@ def named_query(name: str) -> NamedQuery:
     if name not in queries:
         suggestion = nearest(name, queries) or ";"
         raise ConfigError(
-            f"--query {name}: no such query{suggestion} `kvdistill sql --list` lists them"
+            f"{named('query', name)}: no such query{suggestion} `kvdistill sql --list` lists them"
         )
     return queries[name]

@@ -206,7 +206,7 @@ def compare(
     how = how.steady()
     asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
     with _judging() as done:
-        error = run_pair(asked, replace(how, tiers=second), trials, done=done)
+        error = run_pair(asked, replace(how, tiers=second), trials, on_trial=done)
     if error is not None:
         raise error
     compared = compare_runs(*(output / side for side in SIDES))

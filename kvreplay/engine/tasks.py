@@ -68,8 +68,10 @@ class PythonTiers:
             return
         if task.act in (OPEN, WHOLE):
             self._handles[task.operation] = self._begin(tier, task)
+        # An object of no bytes is a request to a store, too: after its write it is there.
+        has_work = task.bytes or (task.act == WHOLE and isinstance(tier, ObjectTier))
         try:
-            if task.act in (MOVE, WHOLE) and task.bytes:
+            if task.act in (MOVE, WHOLE) and has_work:
                 if task.act == MOVE:
                     self._stage(tier, task)
                 self._move(tier, task)

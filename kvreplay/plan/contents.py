@@ -24,12 +24,13 @@ from typing import Any
 import msgspec
 
 from kvreplay.plan.row_ring import REPLAY
+from kvreplay.plan.trace_rows import trace_row
 from kvtrace.core import np, zstandard
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import call
 from kvtrace.core.run.run_file import BadBlock, BlockFault, DataNote, ShapeNote, Verification
 from kvtrace.core.schema import OBJECTS
-from kvtrace.core.tables import objects_path, open_table
+from kvtrace.core.tables import Reader, objects_path, open_table
 
 Fill = Callable[[memoryview, int, int, int], None]
 """Puts data into a buffer: buffer, object id, version, offset."""
@@ -191,27 +192,29 @@ def _make(data: Any, buffer: memoryview, object_id: int, version: int, offset: i
         call("data_generate", struct, target, len(buffer), offset, object_id, version)
 
 
-def named(verification: Verification | None, trace: Path) -> Verification | None:
-    """Return `verification` with the objects' keys from the objects table beside `trace`."""
-    if verification is None:
-        return None
-    table = objects_path(trace)
-    if not verification.located or not table.is_file():
+def name_bad_blocks(
+    verification: Verification | None, reader: Reader, trace: Path
+) -> Verification | None:
+    """Return `verification` with the trace's rows and the objects' keys.
+
+    C counted the rows of `reader`, which yields those that were replayed. Keys are those of the
+    objects table beside `trace`.
+    """
+    if verification is None or not verification.located:
         return verification
-    object_ids = np.unique([block.object_id for block in verification.located])
     keys: dict[int, str] = {}
-    for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
-        indices = np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), object_ids))
-        matches = batch.take(indices)
-        keys |= dict(
-            zip(
-                matches.column("object_id").to_pylist(),
-                matches.column("key").to_pylist(),
-                strict=True,
-            )
-        )
+    table = objects_path(trace)
+    if table.is_file():
+        object_ids = np.unique([block.object_id for block in verification.located])
+        for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
+            is_named = np.isin(batch.column("object_id").to_numpy(), object_ids)
+            rows = batch.take(np.flatnonzero(is_named))
+            ids, names = rows.column("object_id").to_pylist(), rows.column("key").to_pylist()
+            keys |= dict(zip(ids, names, strict=True))
     located = [
-        msgspec.structs.replace(block, key=keys.get(block.object_id))
+        msgspec.structs.replace(
+            block, row=trace_row(reader, block.row), key=keys.get(block.object_id)
+        )
         for block in verification.located
     ]
     return msgspec.structs.replace(verification, located=located)

@@ -134,6 +134,10 @@ class Repeated(Reader):
             table = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
             yield self._shifted(table.to_batches()[0], np.repeat(repeats, self.rows))
 
+    def file_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the file that `rows` are, the same ones in each repeat."""
+        return np.asarray(self.once.file_rows(rows % self.rows))
+
     def _shifted(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
         """Return `batch` with its times and request ids shifted to `repeat`, by row."""
         for name, step in (("ts_ns", self.period_ns), ("request_id", self.requests)):

@@ -168,8 +168,8 @@ class Batch:
         due_times = None if due_ns is None else due_ns(columns["ts_ns"])
         return cls(columns if due_times is None else columns | {"due_ns": due_times})
 
-    def check(self, intake: Intake, path: Path) -> None:
-        """Raise TraceError if native code found a row that cannot be replayed."""
+    def check(self, intake: Intake, reader: Reader) -> None:
+        """Raise TraceError if native code found a row of `reader` that cannot be replayed."""
         fault, index = intake.struct.fault, self.struct.at
         if not fault:
             return
@@ -184,7 +184,8 @@ class Batch:
                 f" {advice}"
             ),
         }
-        raise TraceError(message[fault], path=path, row=int(intake.struct.rows), column=column)
+        row = int(reader.file_rows(np.array([intake.struct.rows]))[0])
+        raise TraceError(message[fault], path=reader.path, row=row, column=column)
 
 
 class TraceSource:
@@ -229,7 +230,7 @@ class TraceSource:
             for batch in batches:
                 rows = Batch.of(batch, self.names)
                 take(rows)
-                rows.check(intake, self.path)
+                rows.check(intake, self.reader)
                 if intake.struct.is_full:
                     return
 
@@ -282,7 +283,7 @@ class Residency:
     absent_deletes: int
     """Number of rows that delete an object that is not in the tier."""
     lost_read: tuple[int, int, int] | None
-    """Trace row, tier and object of the first read of bytes that were deleted and not rewritten.
+    """Row, tier and object of the first read of bytes that were deleted and not rewritten.
 
     None if there is none.
     """
@@ -418,6 +419,8 @@ class Later(Reader):
             reader.meta,
         )
         self._reader, self.text, self._node = reader, text, node
+        self._first_row = 0
+        """Number of rows of the trace before the part, once they have been read."""
         kind, _, times = text.partition(":")
         begin, _, duration = times.rpartition("+")
         if (
@@ -477,13 +480,22 @@ class Later(Reader):
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
         names = None if columns is None else tuple(dict.fromkeys([*columns, "ts_ns"]))
+        first_row = 0
         for batch in self._reader.batches(names):
             index = batch.schema.get_field_index("ts_ns")
             ts_ns = batch.column(index)
+            earlier_rows = int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns))
+            if earlier_rows:
+                first_row += earlier_rows
+                self._first_row = max(self._first_row, first_row)
             shifted = batch.set_column(index, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
-            shifted = shifted.slice(int(np.searchsorted(ts_ns.to_numpy(), self.begin_ns)))
+            shifted = shifted.slice(earlier_rows)
             if shifted.num_rows:
                 yield shifted if columns is None else shifted.select(list(columns))
+
+    def file_rows(self, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of the file that `rows` of the part are; it has been read up to there."""
+        return np.asarray(self._reader.file_rows(rows + self._first_row))
 
 
 def part_of(
@@ -601,7 +613,7 @@ class Loader:
                     raise self._changed()
                 self._batch = Batch.of(batch, self._names, self._due_ns)
             _load(plan, intake.struct, self._batch.struct, rows, until)
-            self._batch.check(intake, self._source.path)
+            self._batch.check(intake, self._source.reader)
             if intake.struct.is_full:
                 raise self._changed()
         if self.is_whole:
@@ -750,8 +762,12 @@ def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceEr
             f" cannot replace those of {instances}: give each node a rank, mpirun -n"
             f" {ranks_needed(source.reader.meta, index, instances)} kvreplay run --mpi --partition node"
         )
-    message = f"reads object {object_id} after it was deleted from its tier and not written again; {advice}"
-    return TraceError(message, path=source.path, row=row)
+    message = (
+        f"reads object {object_id} after it was deleted from its tier and not written again;"
+        f" {advice}"
+    )
+    file_row = int(source.reader.file_rows(np.array([row]))[0])
+    return TraceError(message, path=source.path, row=file_row)
 
 
 def shared_instances(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:

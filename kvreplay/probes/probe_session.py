@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -83,6 +82,7 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import META_KEY, Writer, create, open_table
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration, format_io_size
 
 POLL_MS = 100
@@ -809,11 +809,8 @@ def probing(
         yield lambda _started_ns: None
         return
     with ExitStack() as stack:
-        staging = tempfile.TemporaryDirectory(
-            prefix=f".{output.name}-", dir=output.resolve().parent
-        )
-        directory = Path(stack.enter_context(staging)) / "probe"
-        skipped = None
+        staging = stack.enter_context(temporary_folder(".probe-", output.resolve().parent))
+        directory, skipped = staging / "probe", None
         try:
             end = stack.enter_context(
                 attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all))

@@ -658,9 +658,9 @@ _MERGED_OTHERWISE = (
 _MEANS = [
     name
     for name in Evidence.__struct_fields__
-    if name.endswith("_share") and name not in _MERGED_OTHERWISE
+    if (name.endswith("_share") and name not in _MERGED_OTHERWISE) or name.endswith("_service_ns")
 ]
-"""Shares of `Evidence` whose merged value is the average over the ranks."""
+"""Fields of `Evidence` whose merged value is the average over the ranks."""
 _MAXIMA = ("device_busy_share", "device_queue_mean", "device_queue_limit")
 """Figures whose merged value is the maximum over the ranks."""
 _MEDIANS = ("doubling_gain", "slowdown")

@@ -25,6 +25,8 @@ import numpy as np
 from kvreplay.plan.pacing import Repeated
 from kvreplay.plan.replay_config import PartitionBy
 from kvreplay.plan.row_ring import DELETE, REPLAY
+from kvreplay.plan.trace_rows import WHOLE_ROW, trace_rows
+from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
@@ -358,11 +360,15 @@ def _write(
     )
     first_row = 0
     path.unlink(missing_ok=True)
-    with create(path, TRACE, meta, reader.extras) as out:
-        for batch in reader.batches():
+    extras = tuple(dict.fromkeys([*reader.extras, WHOLE_ROW]))
+    with create(path, TRACE, meta, extras) as out:
+        for batch in reader.batches([*TRACE.names, *extras]):
             indices = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
             if len(indices):
-                out.write(batch.take(indices))
+                part = batch.take(indices)
+                column = part.schema.get_field_index(WHOLE_ROW)
+                whole_rows = pa.array(trace_rows(reader, batch, first_row)[indices])
+                out.write(part.set_column(column, part.schema.field(column), whole_rows))
             first_row += batch.num_rows
             if first_row >= len(mine):
                 break

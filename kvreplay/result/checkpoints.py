@@ -23,7 +23,7 @@ from kvtrace.core.units import per_second
 
 _OPS = (Op.READ.value, Op.WRITE.value)
 _KINDS = {enum_code(TRACE, "phase", phase): phase.value for phase in (Phase.SAVE, Phase.RESTORE)}
-COLUMNS = ("row", "op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
+COLUMNS = ("op", "tier", "phase", "scheduled_ns", "submitted_ns", "completed_ns", "outcome")
 """Columns of the operations that are read again when the run is over."""
 _NONE = np.iinfo(np.int64).max
 
@@ -211,6 +211,7 @@ def times_beside(
     times = TimeDistributions(2 * len(tiers) * len(_OPS), limit)
     is_reported = np.array([tier is not None for tier in tiers])
     for file in files:
+        rows_read = 0
         for batch in open_table(file.path, OPS).batches(COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in COLUMNS}
             begun = rows["scheduled_ns" if is_open else "submitted_ns"]
@@ -221,7 +222,9 @@ def times_beside(
                 & is_reported[rows["tier"]]
             )
             if file.warmup is not None:
-                is_counted &= file.warmup.counts(rows["row"], begun)
+                positions = np.arange(rows_read, rows_read + batch.num_rows)
+                is_counted &= file.warmup.counts(positions, begun)
+            rows_read += batch.num_rows
             start = begun[is_counted] + file.late_ns
             end = rows["completed_ns"][is_counted] + file.late_ns
             following = np.searchsorted(spans[1], start, side="right")

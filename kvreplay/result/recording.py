@@ -14,6 +14,7 @@ import numpy as np
 from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Repeated
 from kvreplay.plan.row_ring import DELETE, NONE, OK, ROW, SKIPPED, WINDOW_ROWS
+from kvreplay.plan.trace_rows import trace_rows
 from kvreplay.tiers.tier import SeveralDrives, Tier
 from kvtrace.core import pa
 from kvtrace.core.metrics.native import RECORDER
@@ -36,7 +37,7 @@ class RunPart:
     first: int
     """How many planned rows there are before it."""
     rows: np.ndarray
-    """ROW, one after the other; `trace_row` counts from the start of the trace."""
+    """ROW, one after the other; `trace_row` counts from the first row that is read."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -127,8 +128,9 @@ def ops_batch(
     part: RunPart,
     asked: np.ndarray,
 ) -> pa.RecordBatch:
-    """Return rows of `ops`: the trace's rows of `batch`, from `first_row` on, with their
-    measurements.
+    """Return rows of `ops`: the trace's rows of `batch`, with their measurements.
+
+    The batch begins at row `first_row` of the setting's reader.
 
     `part` has the planned rows alone; `asked` the bytes that each of them asked of its tier. Rows
     that were not planned have nulls. The table has the extra columns `extras`.
@@ -151,7 +153,7 @@ def ops_batch(
     moved = np.where(is_moved, np.where(rows["op"] == DELETE, 0, rows["length_bytes"]), NONE)
     columns = {
         **dict(zip(batch.schema.names, batch.columns, strict=True)),
-        "row": np.arange(first_row, first_row + count),
+        "row": trace_rows(setting.reader, batch, first_row),
         "scheduled_ns": spread(rows["due_ns"], NONE),
         "submitted_ns": spread(rows["submitted_ns"], NONE),
         "completed_ns": spread(rows["completed_ns"], NONE),

@@ -26,6 +26,7 @@ from kvreplay.engine.share import AUTO
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
+from kvreplay.plan.trace_rows import WHOLE_ROW, trace_row
 from kvreplay.plan.window import IS_LOAD, NO_QOS, RequestTable
 from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
@@ -114,6 +115,8 @@ class RunResults:
         # came.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
+        if WHOLE_ROW in setting.reader.extras:
+            self._ops_columns += (WHOLE_ROW,)
         columns = tuple(dict.fromkeys(self._ops_columns + COLUMNS + timed))
         self._trace = TraceRows(setting.reader, columns)
         self._reached_ns, self._passed = 0, np.zeros(len(setting.tiers), np.int64)
@@ -313,7 +316,7 @@ class RunResults:
                 reserve_share=driven.reserve_ns / threads_ns,
                 writes_generated_in_flight=driven.writes_generated_in_flight,
             )
-        return recorder.summary(
+        summary = recorder.summary(
             RunFacts(
                 verdict=sentence,
                 judgement=judgement,
@@ -325,6 +328,12 @@ class RunResults:
                 absent_deletes=setting.window.residency.absent_deletes,
                 generation=generation,
             )
+        )
+        if summary.warmup is None or summary.warmup.first_measured_row is None:
+            return summary
+        row = trace_row(setting.reader, summary.warmup.first_measured_row)
+        return msgspec.structs.replace(
+            summary, warmup=msgspec.structs.replace(summary.warmup, first_measured_row=row)
         )
 
     def warnings(self, device_io: dict[str, DeviceIo]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -51,6 +50,7 @@ from kvtrace.core.run.run_file import (
     WindowNote,
 )
 from kvtrace.core.schema import TRACE
+from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 LOG_FILE = "engine.log"
@@ -89,9 +89,7 @@ def run_engine(
         directory = stack.enter_context(
             engine_directory(options.directory, is_kept=options.is_kept)
         )
-        staging = Path(
-            stack.enter_context(tempfile.TemporaryDirectory(prefix=".engine-", dir=output))
-        )
+        staging = stack.enter_context(temporary_folder(".engine-", output))
         settings = _settings(options, prompts, directory, staging)
         announce(
             f"{options.engine.title} serves {counted(len(prompts.rows), 'request')} of"

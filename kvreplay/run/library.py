@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import html
 import shutil
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +25,7 @@ from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, SERIES_FILE, SERVED
 from kvtrace.core.run.run_file import read_run as read_run_file
 from kvtrace.core.schema import BLOCKS, OPS, SERIES, SERVED, Table
 from kvtrace.core.tables import open_table, requests_path
-from kvtrace.core.temporary import TemporaryFolder
+from kvtrace.core.temporary import TemporaryFolder, temporary_folder
 from kvtrace.core.trace import Trace, named_columns
 from kvtrace.core.units import counted, format_bytes, format_duration
 
@@ -201,15 +200,13 @@ class Run:
         target = Path(path)
         if target.exists() and not overwrite:
             raise ConfigError(f"{target} exists; pass overwrite=True, or another name")
-        temporary = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.absolute().parent))
-        try:
-            shutil.copytree(self.path, temporary, dirs_exist_ok=True)
+        with temporary_folder(".kvreplay-", target.absolute().parent) as temporary:
+            copy = temporary / "copy"
+            shutil.copytree(self.path, copy)
             if target.exists():
                 read_run_file(target)  # nothing but a run is replaced
                 shutil.rmtree(target)
-            temporary.rename(target)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            copy.rename(target)
         return read_run(target)
 
     def to_json(self) -> str:

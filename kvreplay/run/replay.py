@@ -19,15 +19,16 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
-from kvreplay.engine.job import Driven, Job, Together
+from kvreplay.engine.job import Driven, Failure, Job, Together
 from kvreplay.engine.limits import check, check_warmup
 from kvreplay.engine.native_engine import RUNTIME, Engine, EngineName, choose
 from kvreplay.engine.setting import Setting, settle
 from kvreplay.engine.share import check_submitters
-from kvreplay.plan.contents import DataSource, Fill, named
+from kvreplay.plan.contents import DataSource, Fill, name_bad_blocks
 from kvreplay.plan.output_directory import check_output, make_directory
 from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH, Config, Precondition
 from kvreplay.plan.row_ring import DELETE, NOT_DONE, READ, WRITE
+from kvreplay.plan.trace_rows import trace_row
 from kvreplay.plan.window import populated_rows
 from kvreplay.probes.probe_session import Probed, probing
 from kvreplay.result.recording import RunPart
@@ -304,7 +305,7 @@ class _Run:
                         output=output,
                     ),
                     trouble,
-                    named(driven.verification, setting.trace),
+                    name_bad_blocks(driven.verification, setting.reader, setting.trace),
                     of_drives(setting, smart),
                     None if probed is None else probed.facts(),
                 )
@@ -407,7 +408,9 @@ class _Run:
         if driven.failure is not None and (
             is_populating or (stops and self.setting.config.on_error == "stop")
         ):
-            place = "while populating" if is_populating else f"row {driven.failure.row}"
+            place = (
+                "while populating" if is_populating else f"row {self._trace_row(driven.failure)}"
+            )
             return DeviceError(f"{place}: {driven.failure.message}; {kept_note}")
         is_over = driven.interrupted_by == RUNTIME and not is_populating
         if (
@@ -424,11 +427,15 @@ class _Run:
             )
         if driven.failure is not None:
             count, sent = summary.errors, rows - (summary.not_reached or 0)
-            first = f"row {driven.failure.row}: {driven.failure.message}"
+            first = f"row {self._trace_row(driven.failure)}: {driven.failure.message}"
             return FailedOperations(
                 f"{count:,} of {sent:,} operations failed, the first at {first}"
             )
         return None
+
+    def _trace_row(self, failure: Failure) -> int:
+        """Return the row of the trace whose operation failed."""
+        return trace_row(self.setting.reader, failure.row)
 
 
 def _unread(driven: Driven, depth: int) -> list[str]:

@@ -28,6 +28,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import add_options, named_as_options
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -179,6 +180,9 @@ class Command(TyperCommand):
         for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
             if RENAMED[name].split()[0] in known:
                 raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
+        add_options(
+            {p.name: p.opts[0] for p in self.params if p.opts[0].startswith("--") and p.name}
+        )
         ctx.meta[_ALL] = _ALL in ours
         QUIET.set(
             _QUIET in ours if ctx.parent else QUIET.get()
@@ -403,6 +407,11 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     Every error a user can cause is one line on stderr.
     """
     PROGRAM.set(program)
+    with named_as_options():
+        _run(app, program)
+
+
+def _run(app: typer.Typer, program: str) -> NoReturn:
     # As an exception, so that temporary files go on the way out.
     for number in ENDING[1:]:
         signal.signal(number, lambda number, _: sys.exit(128 + number))

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.temporary import temporary_file
 from kvtrace.core.text import as_utf8
 
 T = TypeVar("T")
@@ -120,16 +121,14 @@ def aside(path: Path) -> Iterator[Path]:
         raise DeviceError(f"{path.parent}: no such directory; create it first")
     if path.exists() and not path.is_file():
         raise DeviceError(f"{path} is not a regular file; name another output")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        yield temporary
-        os.replace(temporary, path)  # noqa: PTH105 - atomic, and clobbers like mv
+        with temporary_file(path) as temporary:
+            yield temporary
+            os.replace(temporary, path)  # noqa: PTH105 - atomic, and clobbers like mv
     except OSError as error:
         if error.errno is None:
             raise  # Arrow's, such as that zstd lacks memory
         raise DeviceError(f"cannot write {path}: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -210,6 +210,8 @@ TRACE: Final = Table("trace", "One row an operation on an object, in the order i
     Column("stream", "int16", "index",
            "the stream that a write belongs to, as the preset places data by its lifetime or owner; null where it "
            "belongs to none; absent where nothing is placed", nullable=True, since=2),
+    Column("whole_row", "int64", "index", "its row in the whole trace, in the part that one rank replays; absent in a "
+           "whole trace", since=2, default=0),
 ))
 
 OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in order of object_id.", (
@@ -221,7 +223,8 @@ OBJECTS: Final = Table("objects", "What each object_id of a trace stands for, in
 ))
 
 OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace order.", (
-    Column("row", "int64", "index", "the trace row it replays, from 0"),
+    Column("row", "int64", "index", "the trace row it replays, from 0: with --window and of a rank, too, the row of the "
+           "whole trace; repeats of --duration name the same rows again"),
     Column("op", "enum", "class", "what was done", values=tuple(Op)),
     Column("tier", "int8", "index", "index into the tier list of the metadata"),
     Column("phase", "enum", "class", "why, from the trace", values=tuple(Phase)),

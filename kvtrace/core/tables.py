@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from kvtrace.core import metadata, pa, pa_csv, pc, pl, pq, zstandard
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
@@ -52,8 +53,8 @@ _PAGE_ROWS = 1 << 20
 _PAGE_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 16
 _DELTA_UNITS = ("ns", "id")
-_RISING = "row"
-"""This column too: in each table it is counted up."""
+_RISING = ("row", "whole_row")
+"""These columns too: in each table they count up."""
 _PLACES = ("offset_bytes", "size_bytes")
 MOST_ROWS_PER_BYTE = 1 << 16
 """A page of one value for a million rows, in each of a table's columns, takes more than that."""
@@ -88,7 +89,7 @@ class ParquetEncoder:
         numbers = {
             c.name: (
                 "DELTA_BINARY_PACKED"
-                if (c.unit in _DELTA_UNITS or c.name == _RISING) and c.type in ("int32", "int64")
+                if (c.unit in _DELTA_UNITS or c.name in _RISING) and c.type in ("int32", "int64")
                 else "PLAIN"
             )
             for c in columns
@@ -153,6 +154,10 @@ class Reader:
             raise TraceError(
                 f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path
             )
+
+    def file_rows(self, rows: Array) -> Array:
+        """Return the rows of the file that `rows` of this reader are, all counted from 0."""
+        return rows
 
     def whole(self) -> pa.Table:
         """Return all rows at once; of tables that fit into memory."""

@@ -1,20 +1,176 @@
-"""Temporary folders of the objects that the public API returns before they are saved."""
+"""Temporary files and folders, whose names carry the process that owns them.
+
+A process that is killed cannot remove what it was writing. The names say which process made them:
+
+    .report.html.5f3a91c0-1234-98765.tmp     a file, beside its final name
+    .kvdistill-5f3a91c0-1234-98765-0         a folder
+
+The first time that a process makes a temporary name in a folder, it removes there what processes
+of this host left that have ended. It leaves alone what belongs to other users and to other hosts,
+whose processes it cannot see.
+"""
 
 from __future__ import annotations
 
+import itertools
+import os
+import re
 import shutil
-import tempfile
+import stat
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import blake2b
 from pathlib import Path
+
+_OWNER = r"(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]+)-(?P<start>[0-9]+)"
+_NAME = re.compile(rf"\..*\.{_OWNER}\.tmp|\.?[a-z]+-{_OWNER.replace('?P<', '?P<of_')}-[0-9]+")
+_NAME_BYTES = 180
+"""Of a final name, so much is part of its temporary name, which file systems limit to 255 bytes."""
+_START_FIELD = 19
+"""In /proc/PID/stat, counted from the field behind the name: when the process began, in ticks."""
+_numbers = itertools.count()
+_swept: set[tuple[int, Path]] = set()
+_live: set[Path] = set()
+"""What this process has made and not removed yet."""
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when process `pid` began, in ticks since boot; None if there is no such process."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name of a program may have spaces and brackets.
+    return int(fields.rpartition(")")[2].split()[_START_FIELD])
+
+
+@cache
+def host_digest() -> str:
+    """Return 8 hexadecimal digits of the host and of the name space of its process numbers."""
+    try:
+        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no file of this name is there
+    except OSError:
+        space = ""
+    return blake2b(f"{os.uname().nodename} {space}".encode(), digest_size=4).hexdigest()
+
+
+@cache
+def _owner_of(pid: int) -> str:
+    return f"{host_digest()}-{pid}-{start_ticks(pid) or 0}"
+
+
+def temporary_name(path: Path) -> Path:
+    """Return the name under which this process writes the file at `path`."""
+    name = os.fsencode(path.name)[:_NAME_BYTES].decode(errors="ignore")
+    return path.with_name(f".{name}.{_owner_of(os.getpid())}.tmp")
+
+
+def is_left_behind(entry: os.DirEntry[str]) -> bool:
+    """Return whether a process of ours made `entry` that has ended."""
+    match = _NAME.fullmatch(entry.name)
+    if match is None:
+        return False
+    host, pid, start = (match[name] or match[f"of_{name}"] for name in ("host", "pid", "start"))
+    if host != host_digest() or start_ticks(os.getpid()) is None:
+        return False
+    if start_ticks(int(pid)) == int(start):
+        return False
+    return entry.stat(follow_symlinks=False).st_uid == os.geteuid()
+
+
+def sweep(folder: Path) -> None:
+    """Remove from `folder` what ended processes left, once for each process and folder."""
+    key = os.getpid(), folder.absolute()
+    if key in _swept:
+        return
+    _swept.add(key)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with suppress(OSError):
+                if is_left_behind(entry):
+                    _remove(Path(entry.path))
+
+
+def _remove(path: Path) -> None:
+    """Remove a file, a link or a folder; what a link names stays."""
+    with suppress(OSError):
+        if stat.S_ISDIR(path.lstat().st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+
+
+def remove_live() -> None:
+    """Remove all that this process has made; for a process that ends at once."""
+    for path in list(_live):
+        _remove(path)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """Yield the temporary name of the file at `path`, where an empty file has been made.
+
+    What else has that name, such as a link to another file, is removed first. The file is removed
+    at the end, unless the caller has renamed it.
+    """
+    sweep(path.parent)
+    temporary = temporary_name(path)
+    temporary.unlink(missing_ok=True)
+    _live.add(temporary)
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o666))
+        yield temporary
+    finally:
+        _live.discard(temporary)
+        temporary.unlink(missing_ok=True)
+
+
+def _new_folder(prefix: str, parent: Path | None) -> Path:
+    """Make a folder named `prefix` and its owner, in `parent` or the system's place for such."""
+    import tempfile
+
+    place = Path(tempfile.gettempdir()) if parent is None else parent
+    sweep(place)
+    while True:
+        path = place / f"{prefix}{_owner_of(os.getpid())}-{next(_numbers)}"
+        with suppress(FileExistsError):
+            path.mkdir(mode=0o700)
+            _live.add(path)
+            return path
+
+
+def _remove_folder(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
+    _live.discard(path)
+
+
+@contextmanager
+def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
+    """Yield a new folder, which is removed at the end.
+
+    `prefix` is letters and a hyphen, behind a point if the folder is to be hidden. Without
+    `parent`, it lies in the system's place for temporary files.
+    """
+    path = _new_folder(prefix, parent)
+    try:
+        yield path
+    finally:
+        _remove_folder(path)
 
 
 class TemporaryFolder:
     """A folder that is deleted with the last reference to this object, or as the program ends."""
 
-    def __init__(self, prefix: str) -> None:
-        """Make the folder in the system's place for temporary files."""
-        self.path = Path(tempfile.mkdtemp(prefix=prefix))
-        self._delete = weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
+    def __init__(self, prefix: str, parent: Path | None = None) -> None:
+        """Make the folder, named as those of `temporary_folder`."""
+        self.path = _new_folder(prefix, parent)
+        self._removal = weakref.finalize(self, _remove_folder, self.path)
+
+    def remove(self) -> None:
+        """Remove the folder now."""
+        self._removal()
 
     def keep_until_exit(self) -> None:
         """Keep the folder until the program ends.

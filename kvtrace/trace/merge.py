@@ -106,7 +106,12 @@ def merge(
     _number(sources)
     meta = _metadata(sources, tiers, argv)
     lacking = [s.given.name for s in sources if s.objects is None]
-    extras = tuple(c.name for c in TRACE.extras if any(c.name in s.trace.extras for s in sources))
+    # Rows of a merged trace are rows of no other trace.
+    extras = tuple(
+        c.name
+        for c in TRACE.extras
+        if c.name != "whole_row" and any(c.name in s.trace.extras for s in sources)
+    )
     with ExitStack() as stack:
         trace = stack.enter_context(create(output, TRACE, meta, extras))
         if not lacking:

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 import mutate
 import seeds
-import zstandard
 from damaged_tables import table_file, whole
 from programs import run_cli
-from readers import mlperf_file, request_file, setting, toml_of
+from readers import import_files_of, mlperf_file, request_file, setting, toml_of
 from trials import Command, Target, Trial
 
 
@@ -109,18 +108,8 @@ def with_a_run(rng: random.Random, folder: Path) -> Trial:
 
 def with_an_import(rng: random.Random, folder: Path) -> Trial:
     """Import a damaged log of another tool."""
-    kind = rng.choice(list(seeds.IMPORTS))
-    names = []
-    for name, data in seeds.IMPORTS[kind].items():
-        if kind == "fio-json" and rng.random() < 0.8:
-            made = mutate.json_of(mutate.several(mutate.tree_of, seeds.FIO_JSON, rng))
-        else:
-            delimiters = {"warp": "\t", "sai3": "\t", "fio-log": ","}.get(kind, " ")
-            made = mutate.several(lambda d, r, t=delimiters: mutate.text_of(d, r, t), data, rng)
-        if kind in ("warp", "sai3") and rng.random() < 0.2:
-            made = zstandard.compress(made)
-        (folder / name).write_bytes(made)
-        names.append(name)
+    kind, files = import_files_of(rng, folder)
+    names = [path.name for path in files]
     json_ = ["--json"] if rng.random() < 0.5 else []
     made_files = [
         "trace.parquet",

@@ -23,7 +23,6 @@ import resource
 import shutil
 import signal
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -380,9 +379,6 @@ def main() -> int:
         return _again(seed, args.case, args.commands)
     print(f"seed {seed}", flush=True)
     __import__("commands")
-    if args.commands:
-        # Compiling takes longer than a case may.
-        subprocess.run([sys.executable, "-m", "kvtrace.warm"], check=True)
     last = None if args.cases is None else args.first + args.cases
     pool, began = Pool(seed, args.first, last, args.workers, args.commands), time.monotonic()
     shown = began

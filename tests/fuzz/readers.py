@@ -157,21 +157,27 @@ def read_requests(rng: random.Random, folder: Path) -> Trial:
     return Reading(call)
 
 
+OTHER_SOURCES = ("sharegpt", "agentic", "agentx", "servegen", "requests")
+"""Sources whose files are made otherwise than by lines."""
+
+
 def request_file(rng: random.Random, folder: Path) -> tuple[str, Path]:
     """Write a damaged file of requests; return its source and path."""
     from kvtrace.core.schema import REQUESTS
 
-    kind = rng.choice((*seeds.REQUEST_TEXTS, *seeds.ENGINES, "sharegpt", "agentic", "requests"))
+    kind = rng.choice((*seeds.REQUEST_TEXTS, *seeds.ENGINES, *OTHER_SOURCES))
     if kind in seeds.ENGINES:
         return kind, _engine_file(kind, rng, folder)
+    if kind == "servegen":
+        return kind, _servegen_folder(rng, folder)
     if kind == "requests":
         return kind, table_file(REQUESTS, rng, folder).path
     path = folder / f"r.{'csv' if kind in ('burstgpt', 'azure') else 'json'}"
-    if kind in ("sharegpt", "agentic"):
+    if kind in ("sharegpt", "agentic", "agentx"):
         tree = seeds.SHAREGPT if kind == "sharegpt" else seeds.AGENTIC
         data = mutate.json_of(mutate.several(mutate.tree_of, tree, rng))
         path.write_bytes(mutate.bytes_of(data, rng) if rng.random() < 0.2 else data)
-    elif kind in ("mooncake", "bailian", "tracelab") and rng.random() < 0.7:
+    elif kind in ("mooncake", "bailian", "tracelab", "aiperf") and rng.random() < 0.7:
         rows = [json.loads(line) for line in seeds.REQUEST_TEXTS[kind].splitlines()]
         at = rng.randrange(len(rows))
         rows[at] = mutate.several(mutate.tree_of, rows[at], rng)
@@ -179,6 +185,21 @@ def request_file(rng: random.Random, folder: Path) -> tuple[str, Path]:
     else:
         path.write_bytes(mutate.several(mutate.text_of, seeds.REQUEST_TEXTS[kind], rng))
     return kind, path
+
+
+def _servegen_folder(rng: random.Random, folder: Path) -> Path:
+    clients = folder / "clients"
+    clients.mkdir()
+    damaged = rng.choice(list(seeds.SERVEGEN))
+    for name, data in seeds.SERVEGEN.items():
+        if name != damaged:
+            (clients / name).write_bytes(data)
+        elif name.endswith(".json") and rng.random() < 0.7:
+            tree = mutate.several(mutate.tree_of, json.loads(data), rng)
+            (clients / name).write_bytes(mutate.json_of(tree))
+        else:
+            (clients / name).write_bytes(mutate.several(mutate.text_of, data, rng))
+    return clients
 
 
 def _engine_file(kind: str, rng: random.Random, folder: Path) -> Path:
@@ -196,6 +217,47 @@ def _engine_file(kind: str, rng: random.Random, folder: Path) -> Path:
     target = folder / path.name
     target.write_bytes(data)
     return target
+
+
+def read_import(rng: random.Random, folder: Path) -> Trial:
+    """Import a damaged log of another tool, without the start of a command."""
+    from kvdistill.formats.formats import Format, ImportOptions
+    from kvdistill.formats.importing import import_files
+    from kvtrace.core.tables import open_table
+
+    kind, files = import_files_of(rng, folder)
+    out = folder / "out"
+
+    def call() -> None:
+        account = import_files(files, ImportOptions(Format(kind)), out, ["kvdistill"])
+        need(account.rows_kept >= 0, "fewer than no rows are kept")
+        for path in out.glob("*.parquet"):
+            rows = sum(batch.num_rows for batch in open_table(path).batches())
+            need(rows == open_table(path).meta.rows, "the metadata counts other rows")
+
+    return Reading(call)
+
+
+def import_files_of(rng: random.Random, folder: Path) -> tuple[str, list[Path]]:
+    """Write damaged files of a format that is imported; return the format and their paths."""
+    kind = rng.choice((*seeds.IMPORTS, "blocks"))
+    if kind == "blocks":
+        return kind, [table_file(TABLES["blocks"], rng, folder).path]
+    files = []
+    for name, data in seeds.IMPORTS[kind].items():
+        path = folder / name
+        if path.suffix == ".json" and rng.random() < 0.8:
+            made = mutate.json_of(mutate.several(mutate.tree_of, json.loads(data), rng))
+        else:
+            delimiter = {"warp": "\t", "sai3": "\t", "fio-log": ",", "lmcache-bench": ","}.get(
+                kind, " "
+            )
+            made = mutate.several(lambda d, r, t=delimiter: mutate.text_of(d, r, t), data, rng)
+        if kind in ("warp", "sai3") and rng.random() < 0.2:
+            made = zstandard.compress(made)
+        path.write_bytes(made)
+        files.append(path)
+    return kind, files
 
 
 def read_mlperf(rng: random.Random, folder: Path) -> Trial:
@@ -302,6 +364,6 @@ def toml_of(text: bytes, rng: random.Random) -> bytes:
 
 
 READERS: tuple[tuple[Target, int], ...] = (
-    (read_table, 30), (read_metadata, 20), (read_run_json, 15), (read_requests, 20), (read_mlperf, 6), (read_model, 12),
+    (read_table, 30), (read_metadata, 20), (read_run_json, 15), (read_requests, 20), (read_import, 2), (read_mlperf, 6), (read_model, 12),
     (read_preset, 12),
 )  # fmt: skip

@@ -26,6 +26,7 @@ from kvtrace.core.schema import (
 )
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "house"
+BENCH = GOLDEN.parent / "engines" / "bench"
 TIERS = ("gpu", "cpu", "nvme")
 _MS = 1_000_000
 
@@ -202,7 +203,33 @@ def _tracelab(row: int) -> str:
     )
 
 
+def _aiperf(row: int) -> str:
+    sent_ns = 1_700_000_000_000_000_000 + row * 1_000_000_000
+    return json.dumps(
+        {
+            "metadata": {
+                "request_start_ns": sent_ns,
+                "request_end_ns": sent_ns + 500_000_000,
+                "conversation_id": f"c{row % 2}",
+                "benchmark_phase": "warmup" if row == 0 else "profiling",
+            },
+            "metrics": {
+                "input_sequence_length": {"value": 30 + row, "unit": "tokens"},
+                "output_sequence_length": {"value": 8, "unit": "tokens"},
+            },
+        }
+    )
+
+
+SERVEGEN = {
+    "chunk-0-trace.csv": lines("0,5.0,1.0,Gamma,4.0,1.0", "600,0,0,,0,0", "1200,2.0,1.0,Weibull,0.5,1.0"),
+    "chunk-0-dataset.json": json.dumps(
+        {"0": {"input_tokens": "{100: 0.5, 300: 0.5}", "output_tokens": "{7: 0.25, 9: 0.75}"}}
+    ).encode(),
+}  # fmt: skip
+"""A client's files, by their names."""
 REQUEST_TEXTS: dict[str, bytes] = {
+    "aiperf": lines(*map(_aiperf, range(6))),
     "mooncake": lines(*map(_mooncake, range(6))),
     "bailian": lines(*map(_bailian, range(6))),
     "burstgpt": lines(
@@ -282,6 +309,9 @@ IMPORTS: dict[str, dict[str, bytes]] = {
         "[512, 1K)      30 |@@@@@@@|", "[1K, 2K)     7 |@  |", "@bssplit_read_kb:", "[4, 8)    40 |@@@@|",
         "@qd_read: ", "[1]    40 |@@@|",
     )},
+    "vllm-bench": {"v.json": (BENCH / "vllm-0.32.0-detailed.json").read_bytes()},
+    "aiperf": {"a.json": (BENCH / "aiperf-0.13.0.json").read_bytes()},
+    "lmcache-bench": {"l.csv": (BENCH / "lmcache-0.5.6.csv").read_bytes()},
     "blkparse": {"b.txt": lines(
         "  8,0    3        1     0.000000000   697  Q   R 223490 + 8 [fio]",
         "  8,0    3        3     0.000001500   697  I   R 223490 + 8 [fio]",

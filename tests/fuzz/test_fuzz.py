@@ -29,6 +29,17 @@ def test_readers_hold_what_they_promise():
     assert "400 readings and 0 commands" in done.stdout
 
 
+def test_every_reader_has_whole_input_to_damage():
+    import readers
+    import seeds
+
+    from kvdistill.formats.formats import Format
+    from kvtrace.requests.registry import SOURCES
+
+    assert {*seeds.REQUEST_TEXTS, *seeds.ENGINES, *readers.OTHER_SOURCES} == set(SOURCES)
+    assert {*seeds.IMPORTS, "blocks"} == set(Format)
+
+
 @pytest.mark.first(case=4)
 @pytest.mark.parametrize("case", range(8))
 def test_commands_hold_what_they_promise(tmp_path, monkeypatch, case):

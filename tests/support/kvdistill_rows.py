@@ -15,13 +15,14 @@ from run_files import summary as run_summary
 from kvdistill.jobs import fio_replay, fio_stat
 from kvdistill.jobs.fio_jobs import WrittenJobs, make_jobs
 from kvdistill.jobs.job import SCRATCH, JobOptions
-from kvdistill.profile.profile import Profile, ScratchFolder
+from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import Limit, parse_limit
 from kvtrace.core.run import run_file as core_run_file
 from kvtrace.core.schema import OPS, arrow_schema, enum_array, enum_code
 from kvtrace.core.tables import create
+from kvtrace.core.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,7 +80,7 @@ def write_jobs(
     source: Path, tier: str | None, folder: Path, limit: Limit, options: JobOptions
 ) -> WrittenJobs:
     """Write the jobs of `source`, and check them if `options` say so."""
-    scratch = ScratchFolder()
+    scratch = TemporaryFolder("kvdistill-")
     jobs = make_jobs(distil_source(source, tier, limit, scratch.path, scratch), options)
     written = jobs.write(folder)
     if options.has_check or options.has_null_check:

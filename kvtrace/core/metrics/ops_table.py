@@ -70,8 +70,11 @@ class OpsRows(NamedTuple):
         return OpsRows(*(column[which] for column in self))
 
 
-def rows_of(batch: pa.RecordBatch, file: OpsFile) -> OpsRows:
-    """Return the rows of a batch of the table `file`, their times by the common clock."""
+def rows_of(batch: pa.RecordBatch, file: OpsFile, first_position: int) -> OpsRows:
+    """Return the rows of a batch of the table `file`, their times by the common clock.
+
+    So many rows of the table come before the batch.
+    """
     columns = {
         name: numbers(batch.column(name), "i1" if name in _SMALL else "i8") for name in _COLUMNS
     }
@@ -92,7 +95,8 @@ def rows_of(batch: pa.RecordBatch, file: OpsFile) -> OpsRows:
     is_counted = np.ones(len(rows), bool)
     if file.warmup is not None:
         begun_ns = np.where(due_ns == NONE, submitted_ns, due_ns)
-        is_counted = file.warmup.counts(columns["row"], begun_ns)
+        positions = np.arange(first_position, first_position + batch.num_rows)
+        is_counted = file.warmup.counts(positions, begun_ns)
     return OpsRows(rows, columns["io_bytes"], is_counted, columns["engine"])
 
 
@@ -138,8 +142,10 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
         )
     recorder = table_recorder(tiers, counts, is_open_loop=is_open_loop)
     file = OpsFile(path, warmup)
+    position = 0
     for batch in reader.batches(_COLUMNS):
-        part = rows_of(batch, file)
+        part = rows_of(batch, file, position)
+        position += batch.num_rows
         recorder.add(part.rows, part.is_counted, asked_bytes=part.asked_bytes)
     recorder.end()
     return OpsRecording(
@@ -189,6 +195,7 @@ class _Stream:
     keys: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     """The time of each row, which never decreases."""
     batch_number: int = -1
+    rows_read: int = 0
     last_key: int = 0
 
     def advance(self) -> bool:
@@ -198,7 +205,8 @@ class _Stream:
             if batch is None:
                 return False
             self.batch_number += 1
-            self.part = rows_of(batch, self.file)
+            self.part = rows_of(batch, self.file, self.rows_read)
+            self.rows_read += batch.num_rows
             times = self.part.rows["due_ns" if self.is_open_loop else "submitted_ns"]
             known = np.where(times == NEVER_NS, NOT_DONE, times)
             keys = np.maximum.accumulate(np.append(self.last_key, known))[1:]

@@ -27,13 +27,13 @@ class Warmup:
         begun_ns = np.where(due_ns == NONE, rows["submitted_ns"], due_ns)
         return self.counts(rows["trace_row"], begun_ns)
 
-    def counts(self, row: Array, begun_ns: Array) -> Array:
-        """Return the same for rows by number.
+    def counts(self, position: Array, begun_ns: Array) -> Array:
+        """Return the same for rows by their position in what is replayed, from 0.
 
         `begun_ns` is when each was due, in a closed loop when it was submitted, or -1.
         """
         if self.rows is not None:
-            is_measured: Array = row >= self.rows
+            is_measured: Array = position >= self.rows
             return is_measured
         is_after: Array = (begun_ns >= self.time_ns) | (begun_ns == NOT_DONE)
         return is_after

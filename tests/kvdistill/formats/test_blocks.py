@@ -9,7 +9,10 @@ from conftest import run_cli
 
 from kvdistill.formats.formats import Format, ImportOptions
 from kvdistill.formats.importing import import_files
-from kvtrace.core.errors import ConfigError
+from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.metadata import describe
+from kvtrace.core.schema import BLOCKS
+from kvtrace.core.tables import create
 
 MIB = 1 << 20
 ROWS = [
@@ -71,3 +74,10 @@ def test_what_was_imported_can_be_replayed(tmp_path):
     assert [(op["op"], op["bytes"], op["outcome"]) for op in sorted(ops, key=lambda op: op["row"])] == [
         ("write", MIB, "ok"), ("read", 4096, "ok"), ("read", 8192, "ok"), ("read", 8192, "ok"),
     ]  # fmt: skip
+
+
+def test_a_table_of_blocks_in_csv_is_refused(tmp_path):
+    with create(tmp_path / "b.csv.zst", BLOCKS, describe(BLOCKS, "kvreplay", [], {})):
+        pass
+    with pytest.raises(TraceError, match="kvtrace convert"):
+        import_blocks(tmp_path / "b.csv.zst", tmp_path / "out")

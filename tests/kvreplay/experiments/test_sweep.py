@@ -14,6 +14,7 @@ from phrases import shows
 
 from kvreplay.experiments.load_sweep import (
     decided,
+    describe_windows,
     is_saturated,
     knee,
     limit_of_closed,
@@ -24,7 +25,6 @@ from kvreplay.experiments.load_sweep import (
     sustained,
     sweep,
     to_repeat,
-    windows_said,
     with_users,
 )
 from kvreplay.experiments.load_sweep import (
@@ -202,15 +202,15 @@ def test_loads_due_at_once_have_no_speed_and_few_users_no_rate(tmp_path: Path) -
     # A speed that leaves no time between operations that had some is too much.
     assert not point_of(1e12, "r", summary).is_held
     found, error = sweep(asked, Axis.SPEED, [1, 2])
-    assert shows(str(error), "speed-1: … --queue-depths")
+    assert shows(str(error), "speed-1: … queue_depths")
     assert (found.knee, found.points) == (None, [])
 
 
 def test_loads_whose_windows_differ_say_so() -> None:
     cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
-    assert shows(windows_said(Axis.USERS, found), "2 users, steady:60s")
-    assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
+    assert shows(describe_windows(Axis.USERS, found), "2 users, steady:60s")
+    assert (describe_windows(Axis.USERS, cold), describe_windows(Axis.USERS, found[2:])) == ("", "")
 
 
 def test_loads_start_empty_where_the_least_evicts_nothing(
