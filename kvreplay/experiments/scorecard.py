@@ -74,7 +74,7 @@ def first_users(drive: DriveFile, sustained_users: float | None) -> list[float]:
     """Return the numbers of users with which a search begins.
 
     They are a step below and above the `sustained_users` of the stack before. For the first stack,
-    it is the power of two whose load is about half of the bandwidth of `drive`.
+    it is a power of two, with a load of about half of the bandwidth of `drive`.
     """
     if sustained_users is not None:
         return [

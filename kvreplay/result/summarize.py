@@ -83,20 +83,20 @@ from kvtrace.core.units import counted, format_bytes, format_duration
 
 
 class RunResults:
-    """The results of a run so far; a context manager that holds the tables being written."""
+    """The results of a run so far; a context manager that writes its tables."""
 
     setting: Setting
-    """After `end`, with the window that the run came to.
+    """The setting of the run; after `end`, its window has only the rows that the run reached.
 
-    Rows that --duration planned beyond it are left out.
+    Rows that --duration planned beyond those are left out.
     """
     requests: RequestFigures
     """The figures of requests, after `end`."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
-        """Find what `setting` comes to.
+        """Collect the results of a run of `setting`.
 
-        Tables go to `output`, which exists, aside until `close_tables`.
+        Tables are written to `output`, which exists, under temporary names until `close_tables`.
         """
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
@@ -111,8 +111,8 @@ class RunResults:
             setting.warmup,
             tables.FROM_TRACE + tables.shared_extras(OPS, setting),
         )
-        # Only the trace says when a save without a request began, and how far a run that is cut
-        # came.
+        # Only the trace has the time of a save without a request, and the time that a run with
+        # --duration reached.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
         if WHOLE_ROW in setting.reader.extras:
@@ -124,7 +124,7 @@ class RunResults:
         self._unreached: list[RunPart] = []
         """Rows that were not submitted.
 
-        Of a closed loop with --duration only those count that others follow.
+        In a closed loop with --duration, these count only if submitted rows follow.
         """
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
 
@@ -157,7 +157,7 @@ class RunResults:
         self._recorder.run["until_ns"] = ended_ns
 
     def take(self, part: RunPart) -> None:
-        """Take the next rows: `part.first` is how many were taken before."""
+        """Take the next rows; `part.first` is the number of rows taken before."""
         if not self._is_cut:
             self._count(part)
             return
@@ -169,16 +169,16 @@ class RunResults:
             self._unreached.clear()
             self._count(part.within(0, reached))
         if reached < len(part):
-            self._unreached.append(part.within(reached, len(part)).kept())
+            self._unreached.append(part.within(reached, len(part)).copy())
 
     def end(self) -> None:
-        """Note that all rows were taken, those that the run did not reach as well.
+        """Note that all rows were taken, including those that the run did not reach.
 
-        All that follows is asked then.
+        Results can be read from then on.
         """
         window = self.setting.window
         if self._is_cut and not self.rows:
-            # Of a run that came to nothing all but the first repeat was a provision.
+            # A run that submitted nothing counts the rows of the first repeat as not reached.
             for part in self._unreached:
                 self._count(
                     part.within(
@@ -186,9 +186,9 @@ class RunResults:
                     )
                 )
         if self._is_cut and self.rows < window.planned_rows:
-            # Rows planned beyond that were a provision; none of them was missed, however the run
-            # ended.
-            came_to = replace(
+            # The rows planned beyond those were only in case the run had time for them, so none of
+            # them was missed.
+            reached_window = replace(
                 window,
                 facts=replace(window.facts, rows=self.rows),
                 rows=self._trace.row,
@@ -200,7 +200,7 @@ class RunResults:
                     if n and self.setting.tiers[t] is None
                 },
             )
-            self.setting = replace(self.setting, window=came_to)
+            self.setting = replace(self.setting, window=reached_window)
         self._take_trace(
             self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64)
         )
@@ -211,52 +211,65 @@ class RunResults:
         self._write_series(is_last=True)
 
     def _count(self, part: RunPart) -> None:
+        """Record the rows of `part` in the figures and tables."""
         if not len(part):
             return
         warmup = self._warmup
         counts = np.ones(len(part), bool)
         if warmup is not None:
             counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
-        asked = self._recorder.take(part, counts)
+        padded_bytes = self._recorder.take(part, counts)
         self._write_series()
-        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
+        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, padded_bytes)
 
     def _write_series(self, *, is_last: bool = False) -> None:
         if (over := self._recorder.over(is_last=is_last)) is not None:
             self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
-    def _take_trace(self, up_to: int, part: RunPart, counts: np.ndarray, asked: np.ndarray) -> None:
-        """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
+    def _take_trace(
+        self, up_to: int, part: RunPart, counts: np.ndarray, padded_bytes: np.ndarray
+    ) -> None:
+        """Take the trace's rows before `up_to`; `part` has the planned ones among them."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
             first_row = self._trace.row
             first, last = np.searchsorted(
                 part.rows["trace_row"], [first_row, first_row + batch.num_rows]
             ).tolist()
-            some = part.within(first, last)
-            of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
+            batch_part = part.within(first, last)
+            trace_columns, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
             self._writers[OPS].write(
-                ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last])
+                ops_batch(
+                    self.setting,
+                    extras,
+                    trace_columns,
+                    first_row,
+                    batch_part,
+                    padded_bytes[first:last],
+                )
             )
-            self._checkpoints.take(batch, some, first_row)
+            self._checkpoints.take(batch, batch_part, first_row)
             if self._is_cut and batch.num_rows:
                 self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
                 # By tier, without rows of nodes that are left out.
                 tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
-                own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
-                self._passed += np.bincount(own, minlength=len(self._passed))
+                node_tiers = (
+                    tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
+                )
+                self._passed += np.bincount(node_tiers, minlength=len(self._passed))
             for served in self._served.take(first_row, batch, part, counts):
                 self._writers[SERVED].write(served)
-        pa.default_memory_pool().release_unused()  # else a run of hours keeps the most that any part of its tables took
+        # Otherwise a run of hours keeps the peak memory of all its tables.
+        pa.default_memory_pool().release_unused()
 
     @property
     def rows(self) -> int:
-        """Planned rows that were taken, submitted or not."""
+        """The number of planned rows that were taken, submitted or not."""
         return int(self._recorder.run["rows"][0])
 
     @property
     def last_completed_ns(self) -> int | None:
-        """The last completion; null if there was none."""
+        """Time of the last completion; None if there was none."""
         return self._recorder.last_completed_ns
 
     def took_ns(self, tiers: list[str]) -> int | None:
@@ -273,7 +286,7 @@ class RunResults:
         ]
         return recorder.span_ns(kinds)
 
-    # Long: a field a line.
+    # Long: one field a line.
     def summary(
         self,
         driven: Driven | None,
@@ -282,10 +295,8 @@ class RunResults:
     ) -> Summary:
         """Return the figures.
 
-        `driven` is None if the run ended before its first operation, or is not known.
-
-        `wall_ns` says how long the run was where `driven` cannot; `device_io` what devices did
-        meanwhile, by drive.
+        `driven` is None if the run ended before its first operation, or for a recovered run; then
+        `wall_ns` is its duration. `device_io` are the counters of devices during the run, by drive.
         """
         setting, recorder, run = self.setting, self._recorder, self._recorder.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
@@ -297,8 +308,8 @@ class RunResults:
         judgement = verdict(recorder, driven, judged, device_io or {}, depth, because)
         times = None
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to: rows of the last
-            # repeat go while some of earlier ones still wait.
+            # The number of times that --duration repeated the window, less than 1 if it cut it.
+            # Rows of the last repeat may start while some of earlier ones still wait.
             times = sent / setting.planned_once
             replayed = repeated(replayed_part(window_note(setting)), times)
             message = f"{judgement.sentence}; {replayed} in {format_duration(wall_ns)}"
@@ -337,12 +348,12 @@ class RunResults:
         )
 
     def warnings(self, device_io: dict[str, DeviceIo]) -> list[str]:
-        """Return warnings, by drive, of devices that moved too little or too much."""
+        """Return warnings about devices whose counters do not fit the operations."""
         return traffic_warnings(self.setting, self._recorder, device_io)
 
     def metrology(self, device_io: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
         """Return the errors of the measurement, from the device counters `device_io`, by drive."""
-        # A page cache moves what it likes, when it likes.
+        # With a page cache, device traffic does not correspond to the operations.
         return metrology(
             self._recorder, {} if self.setting.config.is_buffered else device_io, judged
         )
@@ -372,27 +383,26 @@ class RunResults:
 
 
 _WHOLE_BYTES = 256 << 10
-"""An I/O up to this has no more small pages than any device of our time takes segments of memory.
-"""
+"""An I/O of up to this size has no more small pages than a device accepts memory segments."""
 
 
 def replayed_part(window: WindowNote) -> str:
-    """Return words for the part of the trace that a run replays."""
-    part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
-    part = part if window.window is None else f"the trace's window {window.window}"
+    """Return a description of the part of the trace that a run replays."""
+    scope = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
+    scope = scope if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
-        return part
-    within = "" if window.limit is None and window.window is None else f" within {part}"
+        return scope
+    within = "" if window.limit is None and window.window is None else f" within {scope}"
     return f"the rows of node {window.node} alone{within}"
 
 
-def repeated(part: str, times: float) -> str:
-    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
-    # Without an exponent.
+def repeated(scope: str, times: float) -> str:
+    """Return the repeats of `scope` in words: the trace 2.5 times, 14 % of the trace."""
+    # The number is formatted without an exponent.
     return (
-        f"{part} {float(f'{times:.3g}'):,.10g} times"
+        f"{scope} {float(f'{times:.3g}'):,.10g} times"
         if times >= 1
-        else f"{times * 100:.3g} % of {part}"
+        else f"{times * 100:.3g} % of {scope}"
     )
 
 
@@ -404,7 +414,7 @@ class Measured:
     """Device counters by drive."""
     summary: Summary
     error: KvError | None
-    """Why it is partial, or that operations failed; None if it is whole and all went well."""
+    """The error if the run is partial or operations failed; else None."""
     trouble: list[str]
     """Errors that are not errors of operations, for the notes."""
     verification: Verification | None = None
@@ -424,7 +434,7 @@ class EngineFacts(NamedTuple):
 
 
 def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> EngineFacts:
-    """Return the facts of a replay's tiers, engine, window and data, as they are by now."""
+    """Return the current facts of a replay's tiers, engine, window and data."""
     tiers = [tier for tier in setting.tiers if tier]
     used = engine.arena.used
     return EngineFacts(
@@ -438,7 +448,7 @@ def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> 
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
             buffer_used_bytes=None if used is None else used * engine.io_bytes,
-            # Nothing can be told of buffers that were not used yet, and looking takes long.
+            # Unused buffers have no pages yet, and the look-up takes long.
             buffer_small_page_bytes=small_page_bytes(engine.arena) if used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
@@ -484,12 +494,12 @@ def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # Buffers that populating used are not the run's.
     engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
-    known = asdict(header) | {"engine": engine}
-    return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
+    fields = asdict(header) | {"engine": engine}
+    return PartialRunFile(**fields, running=Running(str(setting.trace.resolve())))
 
 
 def build_results(results: RunResults, header: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json, but for checkpoints."""
+    """Return the content of run.json without checkpoints."""
     setting, requests, error = results.setting, results.requests, measured.error
     targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
     mlperf = mlperf_figures(
@@ -546,7 +556,7 @@ def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
 
 
 def window_note(setting: Setting) -> WindowNote:
-    """Return which rows of the trace are replayed."""
+    """Return the note on the rows of the trace that are replayed."""
     window = setting.window
     names = [tier.name for tier in setting.reader.meta.tiers]
     return WindowNote(
@@ -597,16 +607,16 @@ def _notes(
             " was taken for were done; use a longer trace, or larger objects"
         )
     if summary.warmup is not None:
-        left = (
+        warmup = (
             f"{counted(summary.warmup.operations, 'operation')} of the warm-up (--warmup"
             f" {summary.warmup.asked})"
         )
-        rest = (
+        remark = (
             ""
             if summary.warmup.first_measured_row is not None
             else "; NOTHING was measured after it"
         )
-        yield f"figures exclude the {left}{rest}"
+        yield f"figures exclude the {warmup}{remark}"
     yield from (
         f"tier {name} is separate on each node: here {count} nodes share one copy of an object,"
         f" which the first delete removes; mpirun -n {ranks} kvreplay run --mpi --partition node"
@@ -650,15 +660,15 @@ def skipped_notes(summary: Summary) -> list[str]:
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
-    """Yield notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
+    """Yield notes on effects of the storage on the figures; `deleting` are tiers with deletes."""
     drives = [facts for _, facts in begun.drives()]
     for name, facts in begun.drives():
         where, streams = f"{facts['target']} (tier {name})", facts.get("streams")
         if facts.get("memory_beneath"):
             yield f"{where} lies in memory: {facts['memory_beneath']}; its times are not a drive's"
         elif facts.get("direct_io") and not facts.get("is_drive_beneath", True):
-            beneath = f"no block device is seen beneath ({facts['filesystem']})"
-            yield f"{where}: {beneath}, so that O_DIRECT reached a drive is not confirmed"
+            beneath = f"no block device is visible beneath ({facts['filesystem']})"
+            yield f"{where}: {beneath}, so it is unconfirmed that O_DIRECT reached a drive"
         if streams is not None and streams["applied"]:
             passed = f"passed on by {streams['applied']}: {streams['numbers']}"
             yield (
@@ -688,9 +698,9 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
     )
     if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
         # A device takes no long I/O whole from small pages.
-        lie = f"{format_bytes(small)} of the I/O buffers are on small pages"
+        problem = f"{format_bytes(small)} of the I/O buffers are on small pages"
         where = "/sys/kernel/mm/transparent_hugepage/enabled"
-        yield f"{lie} (see {where}): I/Os from these may be split above the device"
+        yield f"{problem} (see {where}): I/Os from these may be split above the device"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
         affected = "their figures, and what it read and wrote"
@@ -713,7 +723,7 @@ class ServedRequests:
     """
 
     def __init__(self, setting: Setting) -> None:
-        """Know no request of the run that `setting` describes."""
+        """Collect the requests of the run that `setting` describes."""
         self._setting, self._is_open_loop = setting, setting.pacer.speed is not None
         self._moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
         self._requests = OpenRequests(
@@ -817,8 +827,8 @@ NO_REQUESTS = "name the requests table with --requests (kvtrace gen --requests-o
 NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_token=50000)"
 
 
-def not_modelled(meta: Metadata, asked: RequestTable | None) -> str | None:
-    """Return why there is no time to the first token; None if there is."""
+def not_modelled(meta: Metadata, request_table: RequestTable | None) -> str | None:
+    """Return the reason why there is no TTFT; None if there is one."""
     hierarchy = meta.config.get("hierarchy")
     knobs = (
         hierarchy
@@ -827,7 +837,7 @@ def not_modelled(meta: Metadata, asked: RequestTable | None) -> str | None:
     )
     if not (knobs.get("prefill_ns_per_token") or knobs.get("prefill_attention")):
         return NO_RATE
-    return NO_REQUESTS if asked is None else None
+    return NO_REQUESTS if request_table is None else None
 
 
 def compute_ns(

@@ -434,7 +434,7 @@ class _Run:
         return None
 
     def _trace_row(self, failure: Failure) -> int:
-        """Return the row of the trace whose operation failed."""
+        """Return the trace's row of the operation that failed."""
         return trace_row(self.setting.reader, failure.row)
 
 

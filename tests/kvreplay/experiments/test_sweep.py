@@ -626,7 +626,7 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     first = found.points[0]
     assert (first.read_p99_ns, first.is_within_target) == (None, None)
     assert shows(first.read_p99_lacks, "40 reads … p99 … 100 … --limit … 2.5 times")
-    assert "not known" in found.answer
+    assert "unknown" in found.answer
 
 
 @pytest.mark.parametrize("target", ["sim:bandwidth=1GB,latency=100us", "null"])
