@@ -19,6 +19,7 @@ PARSING = {
     "kvtrace.core.metadata",
     "kvtrace.core.parameters",
     "kvtrace.core.run.run_file",
+    "kvtrace.core.temporary",
     "kvtrace.core.units",
     "kvtrace.studies.gen_options",  # the options of gen as typed groups, and their scenario
     "kvreplay.plan.replay_config",  # the options of a replay

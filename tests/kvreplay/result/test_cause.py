@@ -237,7 +237,7 @@ def test_latency_of_a_chain_names_what_would_keep_up() -> None:
     assert shows(reason, "400 µs … 200 µs")
 
 
-def test_processors_that_others_took_are_the_cause_where_they_do_the_work() -> None:
+def test_processors_that_others_took_are_the_cause() -> None:
     late: Any = {
         "is_end_late": True,
         "response_shares": {"dependencies": 0.9, "drive": 0.1},
