@@ -385,7 +385,9 @@ def with_users(argv: list[str], users: int) -> list[str]:
     return replaced if is_there else [*replaced, "--users", str(users)]
 
 
-def next_value(axis: Axis, given: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
+def next_value(
+    axis: Axis, given_values: Sequence[float], points: Sequence[SweepPoint]
+) -> float | None:
     """Return the value to try after `points` (an open loop's, in run order).
 
     None at the end of the search.
@@ -394,11 +396,11 @@ def next_value(axis: Axis, given: Sequence[float], points: Sequence[SweepPoint])
     failed_values = [p.value for p in points if not p.is_held]
     tried = {p.value for p in points}
     if not failed_values:
-        untried = [value for value in given if value not in tried]
+        untried = [value for value in given_values if value not in tried]
         if untried:
             return untried[0]
-        max_doublings = DOUBLINGS_OF_ONE if len(given) == 1 else DOUBLINGS
-        is_over = len(points) - len(given) >= max_doublings or adds_no_load(points)
+        max_doublings = DOUBLINGS_OF_ONE if len(given_values) == 1 else DOUBLINGS
+        is_over = len(points) - len(given_values) >= max_doublings or adds_no_load(points)
         return None if is_over else 2 * max(sustained_values)
     first_failed = min(failed_values)
     below = [value for value in sustained_values if value < first_failed]

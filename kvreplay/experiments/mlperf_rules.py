@@ -234,10 +234,15 @@ def judged(
 
     `short` is the mark of results if it is not kept.
     """
-    kept = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
+    judgement = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
     short = short if is_kept is False else ""
     return Rule(
-        rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen
+        rule=rule,
+        reference=reference,
+        kept=judgement,
+        detail=detail,
+        short=short,
+        is_chosen=is_chosen,
     )
 
 
@@ -250,11 +255,15 @@ def _locked(
     suffix: str = "",
     short: str = "",
 ) -> Rule:
-    shown, locked_text = show(value), show(locked)
+    value_text, locked_text = show(value), show(locked)
     if not short:
         is_runtime = rule == "runtime"
-        short = f"{shown} of {locked_text}" if is_runtime else f"{rule} {shown}, not {locked_text}"
-    detail = shown if value == locked else f"{shown}, not {locked_text}"
+        short = (
+            f"{value_text} of {locked_text}"
+            if is_runtime
+            else f"{rule} {value_text}, not {locked_text}"
+        )
+    detail = value_text if value == locked else f"{value_text}, not {locked_text}"
     return judged(rule, reference, f"{detail}{suffix}", short, is_kept=value == locked)
 
 

@@ -709,13 +709,13 @@ def compile_window(
     more rows than a plan may have.
     """
     _return_freed()
-    part = part_of(limit.part, reader, alignments, limit.node)
-    is_part = part is not None or limit.begin_ns > 0
-    limit = replace(limit, part=None if part is None else part.text)
-    if part is not None:
+    later = part_of(limit.part, reader, alignments, limit.node)
+    is_part = later is not None or limit.begin_ns > 0
+    limit = replace(limit, part=None if later is None else later.text)
+    if later is not None:
         reader, limit = (
-            part,
-            replace(limit, begin_ns=part.begin_ns).within(Limit(span_ns=part.span_ns)),
+            later,
+            replace(limit, begin_ns=later.begin_ns).within(Limit(span_ns=later.span_ns)),
         )
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()

@@ -51,14 +51,14 @@ class Checkpoints:
         self._by_key: dict[int, Checkpoint] = {}
         self._is_open_loop = is_open_loop
 
-    def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
-        """Take the rows of `part` that save or restore.
+    def take(self, batch: pa.RecordBatch, run_part: RunPart, first_row: int) -> None:
+        """Take the rows of `run_part` that save or restore.
 
         `batch` has the trace's rows from `first_row` on.
         """
-        if not part.rows["is_bulk"].any():
+        if not run_part.rows["is_bulk"].any():
             return
-        rows = part.rows[part.rows["is_bulk"]]
+        rows = run_part.rows[run_part.rows["is_bulk"]]
         indices = rows["trace_row"] - first_row
         request, phase, ts_ns = (
             numbers(batch.column(name))[indices] for name in ("request_id", "phase", "ts_ns")

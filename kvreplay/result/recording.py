@@ -77,14 +77,14 @@ class RunRecorder(OperationRecorder[Tier]):
         ended.
         """
 
-    def take(self, part: RunPart, is_counted: np.ndarray) -> np.ndarray:
-        """Add the rows of `part`; figures count those where `is_counted`.
+    def take(self, run_part: RunPart, is_counted: np.ndarray) -> np.ndarray:
+        """Add the rows of `run_part`; figures count those where `is_counted`.
 
         Return the bytes of each row, as its tier pads them.
         """
-        asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+        asked_bytes = self.add(run_part.rows, is_counted, place=self._places_of(run_part.rows))
         assert asked_bytes is not None, "rows of a run ask for bytes"
-        end_row = part.first + len(part)
+        end_row = run_part.first + len(run_part)
         self._reached.append((end_row, int(self.run["last_ns"][0]) // NS_PER_S))
         # A row is laid, and so submitted, when the earlier row in its entry of the ring has ended.
         while self._reached[0][0] <= end_row - WINDOW_ROWS:

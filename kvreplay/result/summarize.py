@@ -156,20 +156,20 @@ class RunResults:
         """
         self._recorder.run["until_ns"] = ended_ns
 
-    def take(self, part: RunPart) -> None:
-        """Take the next rows; `part.first` is the number of rows taken before."""
+    def take(self, run_part: RunPart) -> None:
+        """Take the next rows; `run_part.first` is the number of rows taken before."""
         if not self._is_cut:
-            self._count(part)
+            self._count(run_part)
             return
-        sent = np.flatnonzero(part.rows["submitted_ns"] != NOT_DONE)
+        sent = np.flatnonzero(run_part.rows["submitted_ns"] != NOT_DONE)
         reached = int(sent[-1]) + 1 if len(sent) else 0
         if reached:
             for unreached in self._unreached:
                 self._count(unreached)
             self._unreached.clear()
-            self._count(part.within(0, reached))
-        if reached < len(part):
-            self._unreached.append(part.within(reached, len(part)).copy())
+            self._count(run_part.within(0, reached))
+        if reached < len(run_part):
+            self._unreached.append(run_part.within(reached, len(run_part)).copy())
 
     def end(self) -> None:
         """Note that all rows were taken, including those that the run did not reach.
@@ -179,10 +179,10 @@ class RunResults:
         window = self.setting.window
         if self._is_cut and not self.rows:
             # A run that submitted nothing counts the rows of the first repeat as not reached.
-            for part in self._unreached:
+            for run_part in self._unreached:
                 self._count(
-                    part.within(
-                        0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))
+                    run_part.within(
+                        0, int(np.searchsorted(run_part.rows["trace_row"], self.setting.rows_once))
                     )
                 )
         if self._is_cut and self.rows < window.planned_rows:
@@ -210,33 +210,33 @@ class RunResults:
         self.requests = self._served.figures()
         self._write_series(is_last=True)
 
-    def _count(self, part: RunPart) -> None:
-        """Record the rows of `part` in the figures and tables."""
-        if not len(part):
+    def _count(self, run_part: RunPart) -> None:
+        """Record the rows of `run_part` in the figures and tables."""
+        if not len(run_part):
             return
         warmup = self._warmup
-        counts = np.ones(len(part), bool)
+        counts = np.ones(len(run_part), bool)
         if warmup is not None:
-            counts = np.ascontiguousarray(warmup.is_measured(part.rows), np.bool_)
-        padded_bytes = self._recorder.take(part, counts)
+            counts = np.ascontiguousarray(warmup.is_measured(run_part.rows), np.bool_)
+        padded_bytes = self._recorder.take(run_part, counts)
         self._write_series()
-        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, padded_bytes)
+        self._take_trace(int(run_part.rows["trace_row"][-1]) + 1, run_part, counts, padded_bytes)
 
     def _write_series(self, *, is_last: bool = False) -> None:
         if (over := self._recorder.over(is_last=is_last)) is not None:
             self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
     def _take_trace(
-        self, up_to: int, part: RunPart, counts: np.ndarray, padded_bytes: np.ndarray
+        self, up_to: int, run_part: RunPart, counts: np.ndarray, padded_bytes: np.ndarray
     ) -> None:
-        """Take the trace's rows before `up_to`; `part` has the planned ones among them."""
+        """Take the trace's rows before `up_to`; `run_part` has the planned ones among them."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
             first_row = self._trace.row
             first, last = np.searchsorted(
-                part.rows["trace_row"], [first_row, first_row + batch.num_rows]
+                run_part.rows["trace_row"], [first_row, first_row + batch.num_rows]
             ).tolist()
-            batch_part = part.within(first, last)
+            batch_part = run_part.within(first, last)
             trace_columns, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
             self._writers[OPS].write(
                 ops_batch(
@@ -257,7 +257,7 @@ class RunResults:
                     tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
                 )
                 self._passed += np.bincount(node_tiers, minlength=len(self._passed))
-            for served in self._served.take(first_row, batch, part, counts):
+            for served in self._served.take(first_row, batch, run_part, counts):
                 self._writers[SERVED].write(served)
         # Otherwise a run of hours keeps the peak memory of all its tables.
         pa.default_memory_pool().release_unused()
@@ -740,9 +740,9 @@ class ServedRequests:
         self._requests.begin()
 
     def take(
-        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: np.ndarray
+        self, first_row: int, batch: pa.RecordBatch, run_part: RunPart, counts: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
-        """Take the rows of `batch`, from `first_row` on, with the measurements in `part`.
+        """Take the rows of `batch`, from `first_row` on, with the measurements in `run_part`.
 
         Yield requests that are over.
 
@@ -758,7 +758,7 @@ class ServedRequests:
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         row = 0
         while (
-            row := self._requests.take(row, first_row, columns, part.rows, counts)
+            row := self._requests.take(row, first_row, columns, run_part.rows, counts)
         ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)

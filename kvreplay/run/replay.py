@@ -322,7 +322,7 @@ class _Run:
             config.io_bytes,
             is_growing=is_growing,
             # Each I/O of the window's reads and writes may begin within a buffer.
-            most=sum(
+            max_filled=sum(
                 int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
                 for op in (READ, WRITE)
             ),
