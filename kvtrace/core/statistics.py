@@ -236,11 +236,12 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
         return []
     worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
     more = ", …" if len(bad) > _SHOWN_WORST else ""
-    share = (
-        f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than"
-        f" {MAX_SPREAD:.0%}"
-    )
-    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
+    return [
+        (
+            f"RESULTS VARY by more than {MAX_SPREAD:.0%} from run to run in {len(bad)} of"
+            f" {len(spreads)} figures that should repeat: {worst}{more}"
+        )
+    ]
 
 
 def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:

@@ -359,7 +359,7 @@ def test_faults_of_a_run_precede_its_comparison(tmp_path):
     found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
     assert shows(found.warnings, "two, trial 1 … verified")
     spread = "latency_p50_ns 67% … latency_mean_ns 67%"
-    disagree = f"TRIALS DISAGREE: 2 of 4 … 10% … {spread}"
+    disagree = f"RESULTS VARY … 10% … 2 of 4 … {spread}"
     assert shows(found.warnings, f"two: {disagree}")
     assert shows(found.warnings, "nvme … simulated")
     assert {
