@@ -15,6 +15,7 @@ from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.run.figures import ServingTimes
 from kvtrace.core.simulation_stats import Count
+from kvtrace.core.text import read_bounded
 from kvtrace.core.units import NS_PER_MS
 
 _VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
@@ -54,7 +55,7 @@ def read_vllm(
     """
     path = one_file(files, "result")
     need_file(path)
-    text = path.read_bytes()
+    text = read_bounded(path)
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
         raise TraceError(
             f"holds {len(results)} results (--append-result); split them into one file each",
