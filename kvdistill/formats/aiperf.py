@@ -131,7 +131,7 @@ def _metrics_of_csv(path: Path) -> dict[str, _Metric]:
     """
     metrics = {}
     with readable(path, _MISFIT):
-        for row in _rows_of_csv(read_bounded(path).decode("utf-8-sig")):
+        for row in _rows_of_csv(read_bounded(path).decode("utf-8-sig").replace("\r\n", "\n")):
             # "Request Latency (ms)" is the metric request_latency with the unit ms.
             title, _, unit = row["Metric"].partition(" (")
             cells = {"avg": row.get("Value")} | row
