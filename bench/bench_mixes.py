@@ -120,7 +120,7 @@ def record(folder: Path, name: str, job: str) -> Path:
     seen = folder / name
     if not (seen / "blocks.parquet").exists():
         (folder / f"{name}.fio").write_text(SHARED + job)
-        found = run_observed(folder / f"{name}.fio", 120, keep=seen)
+        found = run_observed(folder / f"{name}.fio", 120, disk=disk_beneath(folder), keep=seen)
         if found.reason is not None:
             raise SystemExit(found.reason)
     return seen

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import figures
 
-from kvtrace.study.run import Task
+from kvtrace.studies.run import Task
 
 RUNS = 3
 DURATION = f"{figures.sized(100, 2)}s"
@@ -50,9 +50,9 @@ def tasks(seeds: int) -> list[Task]:
 
 def simulated_s(workers: int, seeds: int) -> float:
     """Simulate a grid; return its seconds."""
-    from kvtrace.commands.study import simulate
     from kvtrace.curves.points import Simulated
-    from kvtrace.study.run import run_locally
+    from kvtrace.studies.run import run_locally
+    from kvtrace.studies.worker import simulate
 
     asked = tasks(seeds)
     start = time.perf_counter()

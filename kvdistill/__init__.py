@@ -16,43 +16,81 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvdistill.api import ComparedSides, compare, connect, distil, fio_jobs, report
+    from kvdistill.api import (
+        ComparedSides,
+        WrittenStoreJobs,
+        compare,
+        connect,
+        distil,
+        fio_jobs,
+        import_file,
+        named_queries,
+        open_shell,
+        report,
+        run_query,
+        sai3,
+        warp,
+    )
+    from kvdistill.formats.formats import Account, Format
     from kvdistill.jobs.check import Closeness
     from kvdistill.jobs.fio_jobs import FioJobs, WrittenJobs
     from kvdistill.jobs.job import FioMode, JobOptions
     from kvdistill.profile.profile import Profile
+    from kvdistill.queries.sql import NamedQuery, Shell
     from kvdistill.reports.output import Reports
 
 __all__ = [
+    "Account",
     "Closeness",
     "ComparedSides",
     "FioJobs",
     "FioMode",
+    "Format",
     "JobOptions",
+    "NamedQuery",
     "Profile",
     "Reports",
+    "Shell",
     "WrittenJobs",
+    "WrittenStoreJobs",
     "compare",
     "connect",
     "distil",
     "fio_jobs",
+    "import_file",
+    "named_queries",
+    "open_shell",
     "report",
+    "run_query",
+    "sai3",
+    "warp",
 ]
 
 _MODULES = {
+    "Account": "kvdistill.formats.formats",
     "Closeness": "kvdistill.jobs.check",
     "ComparedSides": "kvdistill.api",
     "FioJobs": "kvdistill.jobs.fio_jobs",
     "FioMode": "kvdistill.jobs.job",
+    "Format": "kvdistill.formats.formats",
     "JobOptions": "kvdistill.jobs.job",
+    "NamedQuery": "kvdistill.queries.sql",
     "Profile": "kvdistill.profile.profile",
     "Reports": "kvdistill.reports.output",
+    "Shell": "kvdistill.queries.sql",
     "WrittenJobs": "kvdistill.jobs.fio_jobs",
+    "WrittenStoreJobs": "kvdistill.api",
     "compare": "kvdistill.api",
     "connect": "kvdistill.api",
     "distil": "kvdistill.api",
     "fio_jobs": "kvdistill.api",
+    "import_file": "kvdistill.api",
+    "named_queries": "kvdistill.api",
+    "open_shell": "kvdistill.api",
     "report": "kvdistill.api",
+    "run_query": "kvdistill.api",
+    "sai3": "kvdistill.api",
+    "warp": "kvdistill.api",
 }
 """The module of each public name."""
 

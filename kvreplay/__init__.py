@@ -16,11 +16,59 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kvreplay.experiments.experiments import (
+        MlperfCheck,
+        MlperfPlan,
+        MlperfRun,
+        Scorecard,
+        Sweep,
+        check_mlperf,
+        combine_mlperf,
+        plan_mlperf,
+        run_mlperf,
+        scorecard,
+        sweep,
+    )
+    from kvreplay.plan.replay_config import Config
     from kvreplay.run.library import ReplayVerdict, Run, compare, read_run, replay
 
-__all__ = ["ReplayVerdict", "Run", "compare", "read_run", "replay"]
+__all__ = [
+    "Config",
+    "MlperfCheck",
+    "MlperfPlan",
+    "MlperfRun",
+    "ReplayVerdict",
+    "Run",
+    "Scorecard",
+    "Sweep",
+    "check_mlperf",
+    "combine_mlperf",
+    "compare",
+    "plan_mlperf",
+    "read_run",
+    "replay",
+    "run_mlperf",
+    "scorecard",
+    "sweep",
+]
 
-_MODULES = {"kvreplay.run.library": ("ReplayVerdict", "Run", "compare", "read_run", "replay")}
+_MODULES = {
+    "kvreplay.experiments.experiments": (
+        "MlperfCheck",
+        "MlperfPlan",
+        "MlperfRun",
+        "Scorecard",
+        "Sweep",
+        "check_mlperf",
+        "combine_mlperf",
+        "plan_mlperf",
+        "run_mlperf",
+        "scorecard",
+        "sweep",
+    ),
+    "kvreplay.plan.replay_config": ("Config",),
+    "kvreplay.run.library": ("ReplayVerdict", "Run", "compare", "read_run", "replay"),
+}
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 if not TYPE_CHECKING:

@@ -25,37 +25,74 @@ if TYPE_CHECKING:
     )
     from kvtrace.core.simulation_stats import SimulationStats
     from kvtrace.core.trace import Trace, read_trace
-    from kvtrace.curves.mrc import hit_ratio_curve, policies
-    from kvtrace.curves.sizing import SizeAnswer, size
+    from kvtrace.curves.hit_ratios import (
+        CapacityCurve,
+        CountedHits,
+        HitCounts,
+        capacity_curve,
+        count_hits,
+        hit_ratio_curve,
+        policies,
+    )
+    from kvtrace.curves.sizing import SizeAnswer, size, size_scenario
     from kvtrace.llm.models import Model, model, models
     from kvtrace.requests.registry import read_requests, sources
     from kvtrace.requests.requests import Requests
     from kvtrace.sim.presets.preset import PresetInfo, presets
+    from kvtrace.sim.scenario import OpenLoop, Scenario, build_scenario
     from kvtrace.sim.simulate import simulate
+    from kvtrace.studies.library import PlanAnswer, StudyAnswer, load_study, plan, study
+    from kvtrace.studies.study import Configuration, Study
+    from kvtrace.trace.generate import (
+        ScenarioTrace,
+        TrainingTrace,
+        simulate_scenario,
+        simulate_training,
+    )
 
 __all__ = [
+    "CapacityCurve",
     "ConfigError",
+    "Configuration",
+    "CountedHits",
     "DeviceError",
+    "HitCounts",
     "KvError",
     "Model",
+    "OpenLoop",
     "OutOfMemory",
+    "PlanAnswer",
     "PresetInfo",
     "ProbeUnavailable",
     "Requests",
+    "Scenario",
+    "ScenarioTrace",
     "SimulationStats",
     "SizeAnswer",
+    "Study",
+    "StudyAnswer",
     "Trace",
     "TraceError",
+    "TrainingTrace",
+    "build_scenario",
+    "capacity_curve",
+    "count_hits",
     "hit_ratio_curve",
+    "load_study",
     "model",
     "models",
+    "plan",
     "policies",
     "presets",
     "read_requests",
     "read_trace",
     "simulate",
+    "simulate_scenario",
+    "simulate_training",
     "size",
+    "size_scenario",
     "sources",
+    "study",
 ]
 
 _MODULES = {
@@ -69,13 +106,30 @@ _MODULES = {
     ),
     "kvtrace.core.simulation_stats": ("SimulationStats",),
     "kvtrace.core.trace": ("Trace", "read_trace"),
-    "kvtrace.curves.mrc": ("hit_ratio_curve", "policies"),
-    "kvtrace.curves.sizing": ("SizeAnswer", "size"),
+    "kvtrace.curves.hit_ratios": (
+        "CapacityCurve",
+        "CountedHits",
+        "HitCounts",
+        "capacity_curve",
+        "count_hits",
+        "hit_ratio_curve",
+        "policies",
+    ),
+    "kvtrace.curves.sizing": ("SizeAnswer", "size", "size_scenario"),
     "kvtrace.llm.models": ("Model", "model", "models"),
     "kvtrace.requests.registry": ("read_requests", "sources"),
     "kvtrace.requests.requests": ("Requests",),
     "kvtrace.sim.presets.preset": ("PresetInfo", "presets"),
+    "kvtrace.sim.scenario": ("OpenLoop", "Scenario", "build_scenario"),
     "kvtrace.sim.simulate": ("simulate",),
+    "kvtrace.studies.library": ("PlanAnswer", "StudyAnswer", "load_study", "plan", "study"),
+    "kvtrace.studies.study": ("Configuration", "Study"),
+    "kvtrace.trace.generate": (
+        "ScenarioTrace",
+        "TrainingTrace",
+        "simulate_scenario",
+        "simulate_training",
+    ),
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 

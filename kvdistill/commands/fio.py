@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
-from kvdistill.jobs.job import PROFILE, SCRATCH, JobOptions, make_folder
+from kvdistill.jobs.job import PROFILE, JobOptions, make_folder
 from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.terminal import answer
@@ -95,7 +95,7 @@ def fio(
                 log(note)
             written = jobs.write(output)
         if options.has_check or options.has_null_check:
-            closeness = jobs.check(output / SCRATCH, tell=log)
+            closeness = jobs.check(output / options.target, tell=log, folder=output)
             written = jobs.timed(closeness).write(output, closeness)
     answer(written, lambda: written_document(written, output), as_json=json)
 

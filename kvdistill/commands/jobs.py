@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
-from msgspec import to_builtins
 
 from kvdistill.commands.options import Json, Source, Tier, WindowArguments
-from kvdistill.formats.formats import Format, ImportOptions
-from kvdistill.jobs.job import PROFILE
+from kvdistill.formats.formats import Format
 from kvtrace.core.app import Force, command_line, log, option, progress
 from kvtrace.core.document.document import Cell, Chapter, Document, Sheet, Unit, parameters
 from kvtrace.core.document.terminal import answer
-from kvtrace.core.files import check_new
 from kvtrace.core.metadata import without_outputs
-from kvtrace.core.units import NS_PER_S, parse_duration_ns, positive
 
 if TYPE_CHECKING:
-    # Heavy.
-    from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.store_jobs import StoreJob
-    from kvdistill.profile.profile import Profile
+    from kvdistill import WrittenStoreJobs
 
 Output = Annotated[
     Path,
@@ -39,66 +30,31 @@ Output = Annotated[
 class StoreArguments:
     """Options of the commands for object stores."""
 
-    runtime_cap_ns: int = option(
-        "Longest run time of the random job.  [default: 300s]",
-        300 * NS_PER_S,
-        "--max-duration",
-        parse=positive("--max-duration", parse_duration_ns),
-    )
+    max_duration: str = option("Longest run time of the random job.", "300s")
     run: Path | None = option(
         "Also compare the job with a run of kvreplay on the tier: mix, sizes and rate."
     )
     force: Force = False
     json: Json = False
 
-    def write(
-        self,
-        source: Path,
-        tier: str | None,
-        output: Path,
-        window: WindowArguments,
-        name: str,
-        job_of: Callable[[Profile], StoreJob],
-        *,
-        style: Style | None,
-        endpoint: str,
-        hosts: int = 1,
-    ) -> None:
-        """Write the job `name` (see `write_store_jobs`) and print the result.
+    def as_keywords(self) -> StoreKeywords:
+        """Return the options as keywords of the library's functions."""
+        return StoreKeywords(max_duration=self.max_duration, run=self.run, overwrite=self.force)
 
-        Features that the format cannot express are listed on stderr.
-        """
-        from kvdistill.jobs.store_jobs import compare_with_run, write_store_jobs
-        from kvdistill.reports.jobs import written_document
 
-        check_new(output / PROFILE, is_forced=self.force)
-        argv = without_outputs(command_line())
-        with progress(f"profile {source.name}"):
-            written, requested = write_store_jobs(
-                source,
-                tier,
-                output,
-                window.as_limit(),
-                name,
-                job_of,
-                style=style,
-                endpoint=endpoint,
-                hosts=hosts,
-                argv=argv,
-            )
-        compared = (
-            None
-            if self.run is None
-            else compare_with_run(requested, self.run, written.profile.tier)
-        )
-        for line in (*written.lost, *(written.log.lost if written.log else [])):
-            log(f"lost: {line}")
-        result = (
-            written
-            if compared is None
-            else to_builtins(written) | {"beside_run": to_builtins(compared)}
-        )
-        answer(result, lambda: written_document(written, output, compared), as_json=self.json)
+class StoreKeywords(TypedDict):
+    """Options of the commands for object stores, as keywords of the library's functions."""
+
+    max_duration: str
+    run: Path | None
+    overwrite: bool
+
+
+def _show(written: WrittenStoreJobs, *, as_json: bool) -> None:
+    """Print the written jobs; features that the format cannot express go to stderr."""
+    for line in written.lost:
+        log(f"lost: {line}")
+    answer(written.to_dict(), written.document, as_json=as_json)
 
 
 def warp(
@@ -125,17 +81,21 @@ def warp(
     kvdistill warp conv.parquet --tier s3 -o jobs --run run
     warp run jobs/mixed.yml
     """
-    from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.store_jobs import WARP_JOB, StoreOptions, warp_job
+    import kvdistill
 
-    job = partial(
-        warp_job,
-        options=StoreOptions(host=host, bucket=bucket, runtime_cap_ns=store_options.runtime_cap_ns),
-    )
-    style = Style.WARP if has_csv else None
-    store_options.write(
-        source, tier, output, window, WARP_JOB, job, style=style, endpoint=f"http://{host}"
-    )
+    with progress(f"profile {source.name}"):
+        written = kvdistill.warp(
+            source,
+            output,
+            tier,
+            host=host,
+            bucket=bucket,
+            csv=has_csv,
+            argv=without_outputs(command_line()),
+            **window.as_keywords(),
+            **store_options.as_keywords(),
+        )
+    _show(written, as_json=store_options.json)
 
 
 def sai3(
@@ -160,16 +120,20 @@ def sai3(
     sai3-bench replay --op-log jobs/populate-1-of-4.tsv.zst
     sai3-bench replay --op-log jobs/oplog-1-of-4.tsv.zst
     """
-    from kvdistill.formats.oplog import Style
-    from kvdistill.jobs.store_jobs import SAI3_JOB, StoreOptions, sai3_workload
+    import kvdistill
 
-    job = partial(
-        sai3_workload,
-        options=StoreOptions(target=target, runtime_cap_ns=store_options.runtime_cap_ns),
-    )
-    store_options.write(
-        source, tier, output, window, SAI3_JOB, job, style=Style.SAI3, endpoint=target, hosts=hosts
-    )
+    with progress(f"profile {source.name}"):
+        written = kvdistill.sai3(
+            source,
+            output,
+            tier,
+            target=target,
+            hosts=hosts,
+            argv=without_outputs(command_line()),
+            **window.as_keywords(),
+            **store_options.as_keywords(),
+        )
+    _show(written, as_json=store_options.json)
 
 
 def import_(
@@ -211,11 +175,17 @@ def import_(
     kvdistill import blocks probe -o imported
     kvreplay run imported/trace.parquet --tier vda=/mnt/scratch/replay.dat --speed 1 -o run
     """
-    from kvdistill.formats.importing import import_files
+    import kvdistill
 
-    argv = without_outputs(command_line())
     with progress(f"read {format_}"):
-        result = import_files(files, ImportOptions(format_, tier), output, argv, is_forced=force)
+        result = kvdistill.import_file(
+            files,
+            output,
+            format=format_,
+            tier=tier,
+            overwrite=force,
+            argv=without_outputs(command_line()),
+        )
     for line in result.lines():
         log(line if line.startswith("left out: ") else f"note: {line}")
     counts = {

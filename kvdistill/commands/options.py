@@ -9,7 +9,6 @@ from typing import Annotated, TypedDict
 import typer
 
 from kvtrace.core.app import option
-from kvtrace.core.limit import Limit
 
 SOURCE = typer.Argument(
     metavar="INPUT",
@@ -52,12 +51,6 @@ class WindowArguments:
         return WindowKeywords(
             limit=self.limit, begin=self.begin, end=self.end, busiest=self.busiest
         )
-
-    def as_limit(self) -> Limit:
-        """Return the window, with times from the first row; ConfigError if it is invalid."""
-        from kvdistill.queries.window import parse_window
-
-        return parse_window(self.limit, self.begin, self.end, self.busiest)
 
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Sequence
 from csv import writer
 from dataclasses import replace
 from decimal import Decimal
@@ -111,14 +112,14 @@ def compare(
     kvdistill compare card-a/scorecard.json card-b/scorecard.json
     """
     import kvdistill
-    from kvdistill.reports.output import check_names, write_report
+    from kvdistill.reports.output import check_names
 
     outputs = output or []
     check_names(outputs)
     compared = kvdistill.compare(*paths)
     document = compared.document()
     for path in outputs:
-        write_report([document], path, argv=command_line())
+        compared.write(path, command_line())
         log(f"wrote {path}")
     if json:
         emit_json(compared.comparison)
@@ -163,13 +164,13 @@ def sql(
     kvdistill sql run --query slowest_operations
     kvdistill sql 'runs/*' --query runs_at_a_glance --csv
     """
+    import kvdistill
     from kvdistill.commands.shell import open_shell
-    from kvdistill.queries.sql import named_queries, named_query, run_statement, split_query
 
     if json and csv:
         raise ConfigError("choose one of --json and --csv")
     if list_:
-        library = named_queries()
+        library = kvdistill.named_queries()
         if json:
             emit_json(library)
         else:
@@ -188,17 +189,26 @@ def sql(
         )
     if query is not None and statement is not None:
         raise ConfigError("give either --query or an SQL statement, not both")
-    library_query = named_query(query) if query is not None else None
     show = _emit_rows if json else _write_csv if csv else partial(_show_answer, max_rows=max_rows)
-    if library_query is None and statement is None:
+    if query is None and statement is None:
         open_shell(files, show)
         return
-    with run_statement(
-        files,
-        library_query.sql if library_query else statement or "",
-        library_query.needs if library_query else (),
-    ) as batches:
+    with kvdistill.run_query(*files, sql=statement, name=query) as batches:
         show(batches)
+
+
+def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
+    """Return the files of a command line, and the SQL that may be its last argument.
+
+    The last argument is SQL if it is empty, or contains a space and is not a file.
+    """
+    if not arguments:
+        return [], None
+    last = arguments[-1]
+    has_space = not last or any(character.isspace() for character in last)
+    is_sql = has_space and not Path(last or "/").is_file()
+    names = arguments[:-1] if is_sql else arguments
+    return [Path(name) for name in names], last if is_sql else None
 
 
 def _emit_rows(batches: pa.RecordBatchReader) -> None:

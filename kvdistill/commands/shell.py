@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from kvdistill.queries.sql import opened_shell
 from kvtrace.core import pa
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError
@@ -23,11 +22,13 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
 
     TraceError if a file is damaged or not a table of kvtrace.
     """
+    import kvdistill
+
     is_terminal = sys.stdin.isatty()
     with suppress(ImportError):
         # readline adds editing and history to input().
         import readline  # noqa: F401
-    with opened_shell(paths) as shell:
+    with kvdistill.open_shell(*paths) as shell:
         if is_terminal:
             log(
                 f"views: {', '.join(shell.names)}; a statement ends with a semicolon, the shell"

@@ -32,7 +32,7 @@ from kvdistill.jobs.job import (
     run_fio,
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
-from kvdistill.jobs.reference import replay_part
+from kvdistill.jobs.reference import CheckStorage, device_bytes, replay_part
 from kvdistill.profile.notebook import html_table
 from kvdistill.profile.profile import SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
@@ -111,21 +111,30 @@ def check(
     modes: Sequence[FioMode],
     options: JobOptions,
     tell: Tell,
+    folder: Path | None = None,
 ) -> Closeness:
-    """Run short jobs of `modes` on a scratch file next to `target`, and return their closeness.
+    """Run short jobs of `modes` on `target`, and return their closeness.
+
+    A block device is overwritten itself, which `options.is_destroying` has to allow. Instead of a
+    file, a scratch file next to it is used. Jobs and logs are in a temporary folder: next to a
+    file, and for a device in `folder` (by default the system's).
 
     The jobs cover the source's first `check_ns` or `check_bytes`, and are compared with that part.
     `tell` receives a line at the start of each step.
 
-    ConfigError if `target` is a folder or a device. ProbeUnavailable without fio. DeviceError for a
-    missing folder, insufficient space, or a failure of fio.
+    ConfigError if `target` is a folder. ProbeUnavailable without fio. DeviceError for a device that
+    must not be overwritten, a missing folder, insufficient space, or a failure of fio.
     """
     version, cap, is_null = installed_version(), options.check_ns, options.has_null_check
     if version is None:
         raise ProbeUnavailable(f"a check needs fio; {HOW_TO_GET}")
-    _refuse_target(target)
+    storage = _storage_of(target, options)
     options = replace(
-        options, target=target.name, version=version, runtime_cap_ns=cap, is_device=False
+        options,
+        target=target.name if storage.device is None else str(storage.device),
+        version=version,
+        runtime_cap_ns=cap,
+        is_device=False,
     )
     part_limit = distilled.limit.within(
         Limit(span_ns=cap, moved_bytes=None if is_null else options.check_bytes)
@@ -138,7 +147,10 @@ def check(
         notes.append(
             "fio's null engine was used: times are those of fio itself, to which a target only adds"
         )
-    with temporary_folder(".check-", target.parent) as folder_path:
+    if storage.device is not None and distilled.profile.delete_ops:
+        notes.append("the check issues no discards: reads and writes are compared")
+    place = target.parent if storage.device is None else folder
+    with temporary_folder(".check-", place) as folder_path:
         checked = distilled
         if distilled.ios is not None and distilled.source is not None:
             checked = distil_source(distilled.source, distilled.tier, part_limit, folder_path)
@@ -158,12 +170,12 @@ def check(
         jobs = {mode: make_job(mode, checked, options) for mode in modes if mode not in skipped}
         depth_cap = min(MAX_DEPTH, max((job.depth for job in jobs.values()), default=1))
         reference = (
-            _reference(checked, folder_path, options.io_bytes, depth_cap, notes, tell)
+            _reference(checked, folder_path, storage, options.io_bytes, depth_cap, notes, tell)
             if jobs and not is_null
             else None
         )
         if jobs and not is_null:
-            _fill(checked, jobs, folder_path, options)
+            _fill(checked, jobs, folder_path, storage, options)
         issue_us = None
         for mode, job in jobs.items():
             run = closeness.CheckedRun(
@@ -175,6 +187,7 @@ def check(
                 options,
                 job,
                 reference,
+                storage.disk,
             )
             if mode is FioMode.REPLAY:
                 pair, issue_us = _closest_replay(run, notes)
@@ -191,27 +204,45 @@ def check(
     )
 
 
-def _refuse_target(target: Path) -> None:
-    """Raise ConfigError or DeviceError unless a scratch file can be created next to `target`."""
-    if target.is_dir() or target.is_block_device():
-        raise ConfigError(f"{target}: a check needs a scratch file, not a folder or device")
+def _storage_of(target: Path, options: JobOptions) -> CheckStorage:
+    """Return the storage on which to check jobs for `target`.
+
+    ConfigError or DeviceError if nothing may be written there.
+    """
+    if target.is_block_device():
+        device = target.resolve()
+        # The null engine writes nothing.
+        is_allowed = options.is_destroying or options.has_null_check
+        size_bytes = device_bytes(device, is_allowed=is_allowed, overwritten=options.overwritten)
+        return CheckStorage(disk_of(device), device, size_bytes, options.overwritten)
+    if target.is_dir():
+        raise ConfigError(f"{target} is a folder; name a file or a block device for the check")
     if not target.parent.is_dir():
         raise DeviceError(f"{target.parent}: no such folder for a check; create it first")
+    return CheckStorage(disk_of(target.parent))
 
 
 def _fill(
-    distilled: Distilled, jobs: Mapping[FioMode, ModeJob], place: Path, options: JobOptions
+    distilled: Distilled,
+    jobs: Mapping[FioMode, ModeJob],
+    place: Path,
+    storage: CheckStorage,
+    options: JobOptions,
 ) -> None:
-    """Fill the scratch file of all `jobs` in `place`; DeviceError for insufficient space."""
+    """Fill the target of all `jobs` in `place`; DeviceError for insufficient space."""
     space_bytes = max(job.space_bytes for job in jobs.values())
     prefill = make_prefill(distilled.profile, jobs.values(), options)
     write_text(place / PREFILL, prefill.text)
-    free_bytes = shutil.disk_usage(place).free
-    if free_bytes < space_bytes + _SPARE_BYTES:
+    if storage.device is None:
+        available_bytes = shutil.disk_usage(place).free - _SPARE_BYTES
+        where = f"free in {place.parent}, less {format_bytes(_SPARE_BYTES)} that are left alone"
+    else:
+        available_bytes, where = storage.device_bytes, f"on {storage.device}"
+    if available_bytes < space_bytes:
         raise DeviceError(
-            f"--check needs {format_bytes(space_bytes)} in {place.parent} and leaves"
-            f" {format_bytes(_SPARE_BYTES)} alone, but {format_bytes(free_bytes)} are free; check"
-            " less with --check-duration or --check-bytes"
+            f"--check needs {format_bytes(space_bytes)}, but there are"
+            f" {format_bytes(max(0, available_bytes))} {where}; check less with --check-duration or"
+            " --check-bytes"
         )
     run_fio(place / PREFILL, 30 + space_bytes / _SLOWEST_BYTES_PER_S)
 
@@ -300,7 +331,13 @@ def _closest_replay(
 
 
 def _reference(
-    checked: Distilled, place: Path, io_bytes: int, depth_cap: int, notes: list[str], tell: Tell
+    checked: Distilled,
+    place: Path,
+    storage: CheckStorage,
+    io_bytes: int,
+    depth_cap: int,
+    notes: list[str],
+    tell: Tell,
 ) -> Distilled | None:
     """Return the block requests to compare fio's with.
 
@@ -319,7 +356,7 @@ def _reference(
     tell("checking: kvreplay replays the part of the trace to measure its block requests")
     assert checked.source is not None
     requests, reason = replayed_requests(
-        file_of(checked.source), checked, place, io_bytes, depth_cap
+        file_of(checked.source), checked, place, storage, io_bytes, depth_cap
     )
     if requests is None:
         notes.append(f"only fio's logs were compared, with the operations of the trace: {reason}")
@@ -332,25 +369,31 @@ def _reference(
 
 
 def replayed_requests(
-    trace: Path, checked: Distilled, place: Path, io_bytes: int, depth_cap: int
+    trace: Path,
+    checked: Distilled,
+    place: Path,
+    storage: CheckStorage,
+    io_bytes: int,
+    depth_cap: int,
 ) -> tuple[Distilled | None, str]:
-    """Replay `part` of `trace` on a file in `place`; return its block requests, and the result.
+    """Replay `checked` of `trace` on `storage`; return its block requests, and the result.
 
-    The requests are null, and the result is the reason, if it cannot be replayed or measured.
+    The run's files are in `place`. The requests are null, and the result is the reason, if it
+    cannot be replayed or measured.
     """
-    disk = disk_of(place)
     replayed = replay_part(
         trace,
         checked,
         place,
-        disk,
+        storage,
         io_bytes=io_bytes,
         queue_depth=depth_cap,
         slowest_bytes_per_s=_SLOWEST_BYTES_PER_S,
     )
-    if replayed.blocks is None or disk is None:
+    if replayed.blocks is None or storage.disk is None:
         return None, replayed.message
-    requests, reason = direct_requests(replayed.blocks, disk.name, place / "replayed.scratch")
+    disk_name = storage.disk.name
+    requests, reason = direct_requests(replayed.blocks, disk_name, place / "replayed.scratch")
     return requests, reason or replayed.message
 
 
@@ -362,7 +405,7 @@ def _run_observed(
         return closeness.ObservedRun(
             run_fio(unseen, timeout_s, environment=environment()), None, None
         )
-    observed = run_observed(job, timeout_s, unseen=unseen)
+    observed = run_observed(job, timeout_s, disk=run.disk, unseen=unseen)
     if observed.reason is not None:
         notes.append(f"only fio's logs were compared, not device requests: {observed.reason}")
     return observed

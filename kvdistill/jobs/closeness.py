@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio_iolog import logged_ios
 from kvdistill.formats.fio_logs import logged_latencies
-from kvdistill.jobs.fio_replay import FioIos, split, split_ios
-from kvdistill.jobs.job import MIB, STAT_MAX_IO_BYTES, FioMode, FioResult, JobOptions
+from kvdistill.jobs.fio_replay import FioIos, split_ios
+from kvdistill.jobs.issued_parts import longest_issued_bytes
+from kvdistill.jobs.job import MIB, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
@@ -38,6 +39,8 @@ BUSY_DEPTH_TARGET = 0.20
 
 A slower or faster disk changes these less than the mean over the whole time.
 """
+DRAWN_DEPTH_TARGET = 0.30
+"""Target of all three depths of a statistical job of a trace, whose bursts are all equal."""
 HOT_TARGET = 0.02
 MRC_TARGET = 0.02
 """Mean absolute error of the miss-ratio curve up to which it counts as equal."""
@@ -79,7 +82,7 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     side: Side
     """Place of the observation."""
     ios: int
-    """Number of I/Os; at the device, merged requests count in parts of the largest issued I/O."""
+    """Number of I/Os; at the device, of requests as the block layer issued them."""
     read_share: float
     ios_per_s: float | None
     bytes_per_s: float | None
@@ -434,12 +437,13 @@ def verdicts(
             chance.hot10_share / 2,
         ),
     ]
+    busy_target = BUSY_DEPTH_TARGET if is_replay else DRAWN_DEPTH_TARGET
+    for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
+        value = _relative(getattr(figures, field), getattr(source, field))
+        if value is not None:
+            target_text = f"within {100 * busy_target:.0f} %"
+            rows.append(judged(name, target_text, value, busy_target, chance.mean_depth, late_note))
     if is_replay:
-        depth_target_text = f"within {100 * BUSY_DEPTH_TARGET:.0f} %"
-        for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
-            value = _relative(getattr(figures, field), getattr(source, field))
-            if value is not None:
-                rows.append(judged(name, depth_target_text, value, BUSY_DEPTH_TARGET, 0, late_note))
         if not has_lanes:
             rows.append(
                 judged(
@@ -717,6 +721,8 @@ class CheckedRun:
     job: ModeJob
     reference: Distilled | None
     """Device requests of the source, or of a replay of it; null: fio's logs are compared."""
+    disk: Path | None = None
+    """The disk beneath the job's target; null without one."""
 
     @property
     def is_replay(self) -> bool:
@@ -807,12 +813,18 @@ def fitted_issue_us(
 def compare_drawn(run: CheckedRun, observed: ObservedRun) -> ClosenessPair:
     """Return the closeness of the statistical job, at the device or by its written iologs."""
     profile, ios, jobs = run.distilled.profile, run.distilled.ios, observed.result["jobs"]
+    issued_bytes = longest_issued_bytes(profile, run.options)
     if ios is None:
         source = stream_from_sizes(profile)
     else:
-        source = requested_stream(split_ios(ios, STAT_MAX_IO_BYTES), by_instant=False)
-    draws = sum(int(job[direction]["total_ios"]) for job in jobs for direction in ("read", "write"))
-    figures, chance = None, sampling_error(source, draws, _part_sizes(run, observed)[1])
+        source = requested_stream(split_ios(ios, issued_bytes), by_instant=False)
+    issued = sum(int(job[side]["total_ios"]) for job in jobs for side in ("read", "write"))
+    operations = source
+    if ios is not None:
+        operations = requested_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+    # The I/Os of one operation are drawn together.
+    draws = round(issued * len(operations.us) / max(1, len(source.us)))
+    figures, chance = None, sampling_error(operations, draws, issued_bytes)
     if observed.device is None:
         span_us = round(min(profile.span_ns, run.options.check_ns) / NS_PER_US)
         span_us = span_us or max(int(job["job_runtime"]) * US_PER_MS for job in jobs)
@@ -823,53 +835,15 @@ def compare_drawn(run: CheckedRun, observed: ObservedRun) -> ClosenessPair:
     return compare(run, observed, source, figures, chance)
 
 
-def _part_sizes(run: CheckedRun, observed: ObservedRun) -> tuple[int, int]:
-    """Return the largest operation, and the size of parts in which requests are counted.
+def _at_device(ios: Path) -> Stream:
+    """Return the requests in `ios` as the block layer issued them, with offsets from the lowest.
 
-    A replay and a job of a trace both issue operations in parts of the largest allowed I/O, of which
-    the block layer merges varying ones; counting in parts makes them comparable. Requests of a
-    source that was itself observed at a device are counted as they are.
+    A file starts anywhere on its device, so only differences of offsets can be compared.
     """
-    if run.reference is None or run.reference is run.distilled or observed.device is None:
-        return WHOLE_BYTES, WHOLE_BYTES
-    return run.distilled.profile.longest_bytes, run.options.io_bytes
-
-
-def _at_device(ios: Path, longest_bytes: int, most_bytes: int) -> Stream:
-    """Return the requests in `ios`, split into operations of `longest_bytes` and then parts."""
-    split_requests = (
-        part
-        for operation_batch in split_ios(ios, longest_bytes)
-        for part in split(operation_batch, most_bytes)
-    )
-    requests = requested_stream(split_requests, by_instant=False)
-    # Offsets count from the lowest: a file starts anywhere on its device.
-    return (
-        replace(requests, offset=requests.offset - requests.offset.min())
-        if len(requests.offset)
-        else requests
-    )
-
-
-def _in_parts(
-    figures: StreamFigures,
-    distilled: Distilled,
-    longest_bytes: int,
-    most_bytes: int,
-    **overrides: object,
-) -> StreamFigures:
-    """Convert the queue depth in `figures` to parts (see `_at_device`); apply `overrides`."""
-    assert distilled.ios is not None
-    table = pq.read_table(distilled.ios, columns=["ts_ns", "completed_ns", "io_bytes"]).drop_null()
-    submitted_ns, completed_ns, length = (column.to_numpy() for column in table.columns)
-    in_flight_ns, (full_operations, remainder) = (
-        (completed_ns - submitted_ns) * (length > 0),
-        np.divmod(length, longest_bytes),
-    )
-    count = full_operations * -(-longest_bytes // most_bytes) - (-remainder // most_bytes)
-    mean_parts = float((in_flight_ns * count).sum() / max(1, in_flight_ns.sum()))
-    depth = None if figures.mean_depth is None else figures.mean_depth * mean_parts
-    return msgspec.structs.replace(figures, mean_depth=depth, **overrides)
+    requests = requested_stream(split_ios(ios, WHOLE_BYTES), by_instant=False)
+    if not len(requests.offset):
+        return requests
+    return replace(requests, offset=requests.offset - requests.offset.min())
 
 
 def compare(
@@ -880,10 +854,18 @@ def compare(
     chance: SamplingError,
     logged_ios: Stream | None = None,
 ) -> ClosenessPair:
-    """Compare fio's figures with those of the source, at the device if it was observed."""
+    """Compare fio's figures with those of the source, at the device if it was observed.
+
+    Requests are compared as the block layer issued them, with its merges and splits: a job that
+    makes it merge or split differently is a different load for the device.
+    """
     profile, ios, figures, requested = run.distilled.profile, run.distilled.ios, logged, source
-    longest_bytes, most_bytes = _part_sizes(run, observed)
-    is_replayed = (longest_bytes, most_bytes) != (WHOLE_BYTES, WHOLE_BYTES)
+    # The reference of a trace is a replay; a source that a device observed is its own reference.
+    is_replayed = (
+        run.reference is not None
+        and run.reference is not run.distilled
+        and observed.device is not None
+    )
     if (
         run.reference is not None
         and observed.device is not None
@@ -891,8 +873,8 @@ def compare(
     ):
         profile, ios = run.reference.profile, run.reference.ios
         if ios is not None:
-            source = _at_device(ios, longest_bytes, most_bytes)
-        stream = _at_device(observed.device.ios, longest_bytes, most_bytes)
+            source = _at_device(ios)
+        stream = _at_device(observed.device.ios)
         # An operation of a trace becomes several requests: only fio's log shows which ones.
         has_gaps = ios is not None and not is_replayed
         figures = device_figures(
@@ -911,22 +893,19 @@ def compare(
         )
         if run.distilled.profile.span_ns < NS_PER_MS:  # an instant has no rate
             requested_blocks |= {"ios_per_s": None, "bytes_per_s": None}
-        source_figures = _in_parts(
-            source_figures,
-            run.reference,
-            longest_bytes,
-            most_bytes,
-            arrivals=len(requested.arrivals_us),
-            **requested_blocks,
+        source_figures = msgspec.structs.replace(
+            source_figures, arrivals=len(requested.arrivals_us), **requested_blocks
         )
         fio_blocks["mrc_error"] = mrc_error(logged_ios or stream, requested)
-        figures = _in_parts(figures, observed.device, longest_bytes, most_bytes, **fio_blocks)
+        figures = msgspec.structs.replace(figures, **fio_blocks)
         source_figures = _with_busy_depth(source_figures, run.reference)
         figures = _with_busy_depth(figures, observed.device)
     elif ios is None:
         source_figures = msgspec.structs.replace(source_figures, **dict.fromkeys(_BLOCK_FIGURES))
         figures = msgspec.structs.replace(figures, mrc_error=None)
-    depth_target = TRACE_DEPTH_TARGET if is_replayed else DEPTH_TARGET
+    depth_target = DEPTH_TARGET
+    if is_replayed:
+        depth_target = TRACE_DEPTH_TARGET if run.is_replay else DRAWN_DEPTH_TARGET
     has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
     verdict_list = verdicts(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
     if (

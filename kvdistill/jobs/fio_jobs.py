@@ -139,18 +139,23 @@ class FioJobs:
             closeness=closeness,
         )
 
-    def check(self, target: str | Path, tell: Tell = ignore) -> Closeness:
-        """Run the jobs briefly on a scratch file and return the closeness of their I/O.
+    def check(
+        self, target: str | Path, tell: Tell = ignore, *, folder: str | Path | None = None
+    ) -> Closeness:
+        """Run the jobs briefly on the storage of `target` and return the closeness of their I/O.
 
-        The scratch file has the name of `target`, and is in a temporary folder next to it, so
-        `target` itself is not touched. `options.check_ns` and `check_bytes` limit the part of the
-        source. `tell` receives a line at the start of each step.
+        A file is not touched: a scratch file of its name, in a temporary folder next to it, is
+        used. A block device is overwritten, if `options.is_destroying` allows that; the temporary
+        files are then in `folder` (by default the system's). `options.check_ns` and `check_bytes`
+        limit the part of the source. `tell` receives a line at the start of each step.
 
-        ConfigError if the source's file is needed but unknown. ProbeUnavailable without fio.
-        DeviceError if the space is insufficient, or fio fails.
+        ConfigError if the source's file is needed but unknown, or `target` is a folder.
+        ProbeUnavailable without fio. DeviceError if a device must not be overwritten, the space is
+        insufficient, or fio fails.
         """
         tell(f"checking: running {', '.join(mode.job for mode in self.jobs)} with fio")
-        return check(self.distilled, Path(target), list(self.jobs), self.options, tell)
+        place = None if folder is None else Path(folder)
+        return check(self.distilled, Path(target), list(self.jobs), self.options, tell, place)
 
     def timed(self, closeness: Closeness) -> FioJobs:
         """Return the jobs with the timing of the replay's log that a check found closest.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from pathlib import Path
 
 from kvdistill.jobs.closeness import ObservedRun
@@ -21,17 +22,23 @@ from kvtrace.core.schema import BLOCKS, arrow_schema
 
 
 def run_observed(
-    job: Path, timeout_s: float, *, unseen: Path | None = None, keep: Path | None = None
+    job: Path,
+    timeout_s: float,
+    *,
+    disk: Path | None,
+    unseen: Path | None = None,
+    keep: Path | None = None,
 ) -> ObservedRun:
-    """Run fio on `job` in its folder, which lies on the target's filesystem, with the probes
-    attached if possible.
+    """Run fio on `job` in its folder, with the probes attached to `disk` if possible.
+
+    `disk` is the disk beneath the job's target; null if there is none.
 
     Otherwise `unseen` is run instead: a job that logs its own I/O. The files of the probes stay in
     the folder `keep`, if given.
 
     ProbeUnavailable if there is no fio. DeviceError if fio failed.
     """
-    disk, program = disk_of(job.parent), fio_program()
+    program = fio_program()
     if disk is None:
         reason_text = "the target is not on a block device"
         return ObservedRun(
@@ -73,8 +80,12 @@ def environment() -> dict[str, str]:
 
 
 def disk_of(place: Path) -> Path | None:
-    """Return the disk in /dev beneath `place`; null without one (tmpfs, overlay, network)."""
-    device_number = place.stat().st_dev
+    """Return the disk in /dev beneath `place`; null without one (tmpfs, overlay, network).
+
+    `place` is a folder, a file, or a block device (a partition, for example).
+    """
+    status = place.stat()
+    device_number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
     link = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}")
     if not link.exists():
         return None

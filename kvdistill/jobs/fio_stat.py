@@ -9,7 +9,7 @@ often the fuller the map is. So the sizes of such a source are not those that it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvdistill.jobs.fio_sections import FioJob, FioOptions, FioSection, FioSettings
+from kvdistill.jobs.issued_parts import as_issued, longest_issued_bytes
 from kvdistill.jobs.job import (
     BUFFER_BYTES,
     EXPECTED_WITHIN,
     MIB,
     MULTIPLIES_RATE_IOPS,
-    STAT_MAX_IO_BYTES,
     ExpectedFigure,
     FioMode,
     IoLoad,
@@ -48,7 +48,6 @@ from kvdistill.profile.profile import (
     Profile,
     SizeCount,
     Split,
-    cut_long,
     percentages,
     split_sizes,
     total_variation,
@@ -102,10 +101,9 @@ class _SectionTimes:
 # Long, because it describes a whole job.
 def stat_job(profile: Profile, options: JobOptions) -> FioJob:
     """Return the job that samples reads and writes from the models of the profile's streams."""
-    space, largest = (
-        stat_space_bytes(profile, options),
-        min(profile.longest_bytes, STAT_MAX_IO_BYTES),
-    )
+    source = profile
+    profile = as_issued(source, options)
+    space = stat_space_bytes(source, options)
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     sections: list[FioSection] = []
     for stream in _streams(profile):
@@ -132,7 +130,7 @@ def stat_job(profile: Profile, options: JobOptions) -> FioJob:
         )
         trims_text = "; its trims go on beyond that" if trims and trims_end_ns > runtime_ns else ""
         length_line = f"it runs {format_duration(runtime_ns)}{length_text}{trims_text}"
-    expectation = f"it is {expectation_text(expected_stat(profile, options))}"
+    expectation = f"it is {expectation_text(expected_stat(source, options))}"
     bugs = [
         (
             "'bs_unaligned may not work with raw io' can be ignored: every size here is a multiple of"
@@ -146,25 +144,25 @@ def stat_job(profile: Profile, options: JobOptions) -> FioJob:
     )
     if any("startdelay_ms" in section.options for section in sections):
         bugs.append(start_note)
-    if options.version is None or options.version < MULTIPLIES_RATE_IOPS:
+    if _is_drawn(sections) and (options.version is None or options.version < MULTIPLIES_RATE_IOPS):
         problem = "gets rate_iops with bssplit wrong unless rate_process=poisson: keep that line"
         bugs.insert(0, f"fio before {MULTIPLIES_RATE_IOPS} {problem}")
     return fio_job(
         FioMode.STAT,
-        profile,
+        source,
         options,
         "Statistical job: sampled from models fitted to the source",
         space,
-        [(depth, largest) for depth in depths],
+        [(depth, profile.longest_bytes) for depth in depths],
         run=[length_line, expectation],
-        lost=[*_losses(profile), *common_losses(profile, has_deletes=not trims)],
+        lost=[*_losses(source, options), *common_losses(source, has_deletes=not trims)],
         bugs=bugs,
         shared=_shared_settings(space, options, sections),
         sections=sections,
     )
 
 
-def _losses(profile: Profile) -> list[str]:
+def _losses(profile: Profile, options: JobOptions) -> list[str]:
     """Return the features of the source that sampling from models loses."""
     lost = [
         (
@@ -180,10 +178,11 @@ def _losses(profile: Profile) -> list[str]:
             "bursts: arrivals are Poisson (burstiness, variance/mean, of the source:"
             f" {profile.arrivals.dispersion}; Poisson is 1)"
         )
-    if profile.longest_bytes > STAT_MAX_IO_BYTES:
+    longest_bytes = longest_issued_bytes(profile, options)
+    if profile.longest_bytes > longest_bytes:
         lost.append(
-            f"operations longer than {format_io_size(STAT_MAX_IO_BYTES)} are sampled as several"
-            " independent I/Os"
+            f"the bounds of operations longer than {format_io_size(longest_bytes)}: these are"
+            " sampled as several I/Os"
         )
     if profile.space is None:
         lost.append("offsets: the source has none, so all offsets are equally likely")
@@ -215,8 +214,12 @@ def _shared_settings(
             ]
         },
     )
-    is_drawn = any(section.options.get("rate_process") == POISSON for section in sections)
-    return settings | _SEEDED if is_drawn else settings
+    return settings | _SEEDED if _is_drawn(sections) else settings
+
+
+def _is_drawn(sections: Iterable[FioSection]) -> bool:
+    """Return whether arrivals of some section are Poisson."""
+    return any(section.options.get("rate_process") == POISSON for section in sections)
 
 
 POISSON = "poisson"
@@ -248,19 +251,14 @@ _SEEDED = FioSettings(
 
 
 def _streams(profile: Profile) -> list[IoStream]:
-    """Return the profile's streams with long operations split; one a direction without times."""
+    """Return the streams of a profile as issued; one a direction if it has no times."""
     directions = (("read", profile.read), ("write", profile.write))
     random_streams = [
         _random_stream(name, direction, 0, profile.span_ns)
         for name, direction in directions
         if direction.ops
     ]
-    return [
-        msgspec.structs.replace(
-            s, read=cut_long(s.read, STAT_MAX_IO_BYTES), write=cut_long(s.write, STAT_MAX_IO_BYTES)
-        )
-        for s in profile.streams or random_streams
-    ]
+    return list(profile.streams) or random_streams
 
 
 def _random_stream(
@@ -370,6 +368,7 @@ def _sides(stream: IoStream) -> list[DirectionProfile]:
 
 def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]:
     """Return the expected figures of the statistical job; empty if the source has no times."""
+    profile = as_issued(profile, options)
     runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
     if not runtime_ns or not profile.streams:
         return []
@@ -415,7 +414,7 @@ def expected_stat(profile: Profile, options: JobOptions) -> list[ExpectedFigure]
         depth,
         idle_ms / span_ms,
     )
-    return expected_figures(source_load(profile, STAT_MAX_IO_BYTES), job)
+    return expected_figures(source_load(profile, profile.longest_bytes), job)
 
 
 def expected_load(stream: IoStream, options: FioOptions) -> IoLoad:
@@ -579,13 +578,14 @@ def _depth_settings(stream: IoStream, profile: Profile) -> FioSettings:
             "the I/Os of one stage of a request, {}{}: the next stage waits for their completion"
         )
         if burst > 1:
-            low_settings = FioSettings({"iodepth_low": 1})
+            # Refill when all I/Os of the stage have completed, as the next stage does.
+            low_settings = FioSettings(
+                {"iodepth_low": 1, "iodepth_batch_complete_min": min(burst, most_depth)}
+            )
     elif burst is not None:
         in_flight, reason = burst, "all I/Os of a burst: {}{}"
     elif profile.concurrency is not None:
-        in_flight = profile.concurrency.max_stage_ops * -(
-            -profile.longest_bytes // STAT_MAX_IO_BYTES
-        )
+        in_flight = profile.concurrency.max_stage_ops
         reason = "an upper bound, not a measured depth: the largest stage of a request, {}{}"
     else:
         reason = "no iodepth: the source has neither stages nor measured times; fio's default is 1"

@@ -194,6 +194,17 @@ class JobOptions:
         4 << 30,
         parse=positive("--check-bytes", parse_bytes),
     )
+    is_destroying: bool = option(
+        "Allow --check on a --target that is a block device: all data on it is lost.",
+        False,
+        "--destroy-data",
+    )
+    overwritten: str | None = option(
+        "With --destroy-data: signatures of the device to overwrite, by the names in its refusal:"
+        " ext4, or LVM2_member,dos.",
+        None,
+        "--overwrite-signature",
+    )
     has_null_check: bool = option(
         "Check with fio's null engine: timing of fio itself, without a target.",
         False,
@@ -317,18 +328,23 @@ def expected_figures(source: IoLoad, job: IoLoad) -> list[ExpectedFigure]:
 
 
 def expectation_text(figures: Sequence[ExpectedFigure]) -> str:
-    """Return the expected differences of a job in one sentence."""
+    """Return the predicted differences of a job in one sentence."""
     misses = [str(figure) for figure in figures if figure.is_missed]
     matches = [figure.name for figure in figures if figure.off is not None and not figure.is_missed]
     unknown = [figure.name for figure in figures if figure.off is None]
-    sentences = [f"expected OFF its source in {', '.join(misses)}"] if misses else []
-    sentences += (
-        [f"{'' if misses else 'expected '}within 10 % of its source in {', '.join(matches)}"]
-        if matches
-        else []
+    sentences = []
+    if misses:
+        sentences.append(f"predicted to MISS the source in {', '.join(misses)}")
+    if matches:
+        percent = f"{100 * EXPECTED_WITHIN:.0f} %"
+        sentences.append(f"predicted within {percent} of the source: {', '.join(matches)}")
+    if unknown:
+        sentences.append(
+            f"not predicted, measure with --check: {', '.join(unknown)} (can be off by over 25 %)"
+        )
+    return "; ".join(sentences) or (
+        "not predicted, because the source has no times; measure with --check"
     )
-    sentences += [f"unknown: {', '.join(unknown)}"] if unknown else []
-    return "; ".join(sentences) or "unknown before it runs: the source has no times"
 
 
 def source_load(profile: Profile, max_io_bytes: int) -> IoLoad:

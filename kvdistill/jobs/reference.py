@@ -25,6 +25,7 @@ from kvreplay.plan.replay_config import Config
 from kvreplay.probes.libbpf import Filter, resolve
 from kvreplay.probes.probe_session import measure
 from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
+from kvreplay.tiers.claims import check_device
 from kvtrace.core import pa, pc, tables
 from kvtrace.core.app import command_line
 from kvtrace.core.errors import KvError, ProbeUnavailable
@@ -63,24 +64,46 @@ class ReplayedPart:
     """Requests of the device; null with a reason in `missing`."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckStorage:
+    """The storage on which a check runs its jobs and its replay."""
+
+    disk: Path | None
+    """The disk beneath, whose requests are observed; null without one (tmpfs, network)."""
+    device: Path | None = None
+    """The block device that is overwritten; null for scratch files in the check's folder."""
+    device_bytes: int = 0
+    """Capacity of the device; 0 for scratch files."""
+    overwritten: str | None = None
+    """Signatures of the device that may be overwritten, separated by commas."""
+
+
+def device_bytes(device: Path, *, is_allowed: bool, overwritten: str | None) -> int:
+    """Return the capacity of the block device `device` in bytes.
+
+    DeviceError if it must not be overwritten: in use, mounted, of the system, with signatures other
+    than the `overwritten` ones, or not allowed by the user (`is_allowed`).
+    """
+    return check_device(device, is_destroying=is_allowed, overwritten=overwritten).size_bytes
+
+
 def replay_part(
     trace: Path,
     checked: Distilled,
     folder_path: Path,
-    disk: Path | None,
+    storage: CheckStorage,
     *,
     io_bytes: int,
     queue_depth: int,
     slowest_bytes_per_s: float,
 ) -> ReplayedPart:
-    """Replay `checked` (a part of `trace`) at its times on one file in the folder `folder_path`, with the probes
-    attached.
+    """Replay `checked` (a part of `trace`) at its times on `storage`, with the probes attached.
 
-    `disk` is the disk beneath `folder_path`, null if there is none. At most `queue_depth` I/Os are in
-    flight, as in the jobs. The replay is stopped if
-    the target is slower than `slowest_bytes_per_s`.
+    The part and the run's results are written to the folder `folder_path`. At most `queue_depth`
+    I/Os are in flight, as in the jobs. The replay is stopped if the target is slower than
+    `slowest_bytes_per_s`.
     """
-    if disk is None:
+    if storage.disk is None:
         return _missing(NoReference.NO_DEVICE)
     if os.geteuid() != 0:
         return _missing(NoReference.NO_ROOT)
@@ -89,7 +112,9 @@ def replay_part(
     profile = checked.profile
     tier = profile.tier.rpartition("@")[0] or profile.tier
     config = Config(
-        tiers={tier: str(folder_path / "replayed.dat")},
+        tiers={tier: str(storage.device or folder_path / "replayed.dat")},
+        is_destroying=storage.device is not None,
+        overwritten=storage.overwritten,
         speed=1.0,
         is_probed=True,
         io_bytes=io_bytes,
@@ -170,7 +195,7 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
                 None,
                 command_line(),
                 has_events=True,
-                tell=lambda _line: is_attached.set(),
+                announce=lambda _line: is_attached.set(),
                 is_over=is_over.is_set,
             )
         except ProbeUnavailable:

@@ -21,23 +21,10 @@ from kvdistill.queries.database import connect, literal, register
 from kvtrace.core import duckdb, pa
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.temporary import temporary_folder
 
 BATCH_ROWS = 10_000
-
-
-def split_query(arguments: Sequence[str]) -> tuple[list[Path], str | None]:
-    """Return the files of a command line, and the SQL that may be its last argument.
-
-    The last argument is SQL if it is empty, or contains a space and is not a file.
-    """
-    if not arguments:
-        return [], None
-    last = arguments[-1]
-    is_sql = (not last or any(c.isspace() for c in last)) and not Path(last or "/").is_file()
-    return [Path(name) for name in (arguments[:-1] if is_sql else arguments)], (
-        last if is_sql else None
-    )
 
 
 @contextmanager
@@ -182,6 +169,6 @@ def named_query(name: str) -> NamedQuery:
     if name not in queries:
         suggestion = nearest(name, queries) or ";"
         raise ConfigError(
-            f"--query {name}: no such query{suggestion} `kvdistill sql --list` lists them"
+            f"{named('query', name)}: no such query{suggestion} `kvdistill sql --list` lists them"
         )
     return queries[name]

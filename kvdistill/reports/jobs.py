@@ -94,21 +94,10 @@ def written_document(
         chapters.append(Chapter("Jobs", [ReportTable("", Sheet.SUMMARY, columns, rows)]))
         if written.closeness is not None:
             chapters.append(closeness_chapter(written.closeness))
-            lines_of_answer = [*_closeness_lines(written.closeness), *lines_of_answer]
-        missed_modes = [
-            mode
-            for mode, figures in written.expected.items()
-            if any(figure.is_missed for figure in figures)
-        ]
-        expected_lines = {
-            mode: f"{mode}.fio: {expectation_text(figures)}"
-            for mode, figures in written.expected.items()
-        }
-        lines_of_answer = [
-            *(f"WARNING: {expected_lines.pop(mode)}" for mode in missed_modes),
-            *lines_of_answer,
-            *expected_lines.values(),
-        ]
+            answers = _closeness_lines(written.closeness)
+        else:
+            answers = _prediction_lines(written)
+        lines_of_answer = [*answers, *lines_of_answer]
     elif written.log is not None:
         log = written.log
         counts = {
@@ -126,6 +115,25 @@ def written_document(
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", lines_of_answer[0], chapters, subject=lines_of_answer[1:])
+
+
+def _prediction_lines(written: WrittenJobs) -> list[str]:
+    """Return the predicted closeness of the jobs, those that miss their source first.
+
+    Jobs with the same prediction share a line.
+    """
+    jobs_of: dict[str, list[str]] = {}
+    for mode, figures in written.expected.items():
+        jobs_of.setdefault(expectation_text(figures), []).append(f"{mode}.fio")
+    missed = {
+        expectation_text(figures)
+        for figures in written.expected.values()
+        if any(figure.is_missed for figure in figures)
+    }
+    return [
+        f"{'WARNING: ' if text in missed else ''}{', '.join(jobs)}: {text}"
+        for text, jobs in sorted(jobs_of.items(), key=lambda entry: entry[0] not in missed)
+    ]
 
 
 def _replay_chapter(compared: StoreCloseness) -> Chapter:

@@ -4,9 +4,8 @@ ranks together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,17 +14,14 @@ import typer
 from kvreplay.commands.options import RanksArguments, alongside, targets
 from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, command_line, emit_json, log, option, progress
-from kvtrace.core.errors import ConfigError, KvError, TraceError
+from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.run.run_file import RANK_FOLDER
-from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 if TYPE_CHECKING:
-    # Loaded by the command alone: --help needs none of it.
-    from kvreplay.experiments.mlperf_result import MlperfResult
-    from kvreplay.experiments.mlperf_rules import Attempt, LockedOption, Rule
-    from kvreplay.ranks.rank_session import Alongside
+    from kvreplay import MlperfRun
 
-_TICK_S = 0.2
+_STORAGE = "nvme"
+"""The tier of the storage under test."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,205 +117,95 @@ def mlperf(
     Example, what is wrong with a result tree of mlpstorage before it is submitted:
       kvreplay mlperf check results-dir
     """
-    if names[0] in _OF_RESULTS:
-        _OF_RESULTS[names[0]](
-            [Path(name) for name in names[1:]], output, is_forced=force, as_json=as_json
-        )
+    import kvreplay
+
+    if names[0] == "check":
+        _check(names[1:], as_json=as_json)
+        return
+    if names[0] == "combine":
+        combined = kvreplay.combine_mlperf(names[1:], output, overwrite=force, argv=command_line())
+        _show(combined, is_one=len(combined.results) == 1, as_json=as_json)
         return
     with alongside(is_mpi=client.is_mpi, rank_timeout=ranks.rank_timeout) as several:
-        from kvreplay.plan.memory_check import check_memory
-
-        check_memory()
-        from kvreplay.experiments.mlperf_rules import (
-            ALL,
-            SHORT,
-            plan_document,
-            refuse_broken,
-            resolve,
-            rules_of,
-        )
-        from kvreplay.experiments.mlperf_submit import TRACE
-        from kvreplay.plan.output_directory import check_output
-        from kvreplay.run.replay import Replay
+        from kvreplay.run.replay import replay
+        from kvreplay.run.watch import live
         from kvtrace.core.document.terminal import show_documents
 
-        how, options = replace(how, tiers=targets(tier)), resolve(names)
-        for name in names:
-            if name in SHORT:
-                log(f"{name} is {SHORT[name]} ({resolve([name])[0].said}); {ALL} names all options")
-        folder, sharing = output, 1
+        tiers, folder, clients, rank = targets(tier), output, 1, client.rank
         if several is not None and several.ranks.count > 1:
-            from kvreplay.plan.tier_targets import STORAGE
             from kvreplay.ranks.rank_session import own_client
 
-            tiers, folder, sharing = own_client(
-                several, how.tiers, STORAGE, output, is_forced=force
-            )
-            how = replace(how, tiers=tiers)
-            client = replace(client, rank=several.ranks.rank)
-        attempts = [
-            _attempt(option, how, folder, len(options), locked, client, sharing)
-            for option in options
-        ]
-        planned = [(attempt, rules_of(attempt)) for attempt in attempts]
+            tiers, folder, clients = own_client(several, tiers, _STORAGE, output, is_forced=force)
+            rank = several.ranks.rank
+        plan = kvreplay.plan_mlperf(
+            names,
+            tiers=tiers,
+            output=folder,
+            duration=locked.runtime,
+            trials=locked.trials,
+            seed=locked.seed,
+            pause=locked.pause,
+            capacity=locked.capacity,
+            rank=rank,
+            clients=clients,
+            queue_depth=client.queue_depth,
+            replay_options=how,
+            tell=log,
+            argv=command_line(),
+        )
         if dry_run:
             if as_json:
-                emit_json(
-                    [
-                        {"option": a.option.name, "space": a.space, "rules": rules}
-                        for a, rules in planned
-                    ]
-                )
+                emit_json(plan.to_dict())
             else:
-                show_documents([plan_document(attempt, rules) for attempt, rules in planned])
+                show_documents(plan.documents())
             return
-        check_output(folder, is_forced=force)
-        for attempt, rules in planned:
-            Replay(attempt.config, folder / TRACE, folder, command_line()).check_targets()
-            refuse_broken(rules, is_allowed=break_rules)
-        _run(planned, folder, several, as_json=as_json)
+        is_first = several is None or several.ranks.rank == 0
+        run = kvreplay.run_mlperf(
+            plan,
+            break_rules=break_rules,
+            overwrite=force,
+            tell=log,
+            argv=command_line(),
+            show=progress if is_first else None,
+            watching=live if is_first else None,
+            replaying=replay if several is None else several.replay,
+        )
+        # Of several ranks the combined results are shown.
+        if several is None or several.ranks.count == 1:
+            _show(run, is_one=len(plan.attempts) == 1, as_json=as_json)
+        if run.error is not None:
+            raise run.error
         if folder != output and several is not None:
             from kvreplay.ranks.rank_session import bring_results
 
-            if bring_results(several, how.tiers, output):
-                folders = [output / RANK_FOLDER.format(rank) for rank in range(several.ranks.count)]
-                _combine(folders, output, is_forced=True, as_json=as_json)
+            if bring_results(several, tiers, output):
+                folders = [
+                    output / RANK_FOLDER.format(number) for number in range(several.ranks.count)
+                ]
+                combined = kvreplay.combine_mlperf(
+                    folders, output, overwrite=True, argv=command_line()
+                )
+                _show(combined, is_one=len(combined.results) == 1, as_json=as_json)
 
 
-def _attempt(
-    option: LockedOption,
-    replay: Config,
-    output: Path,
-    options: int,
-    locked: LockedArguments,
-    client: ClientArguments,
-    sharing: int = 1,
-) -> Attempt:
-    """Return `option` as the arguments ask for it, with the room of one of `sharing` clients of a
-    filesystem.
-
-    ConfigError if it cannot be.
-    """
-    from kvreplay.experiments.mlperf_rules import Attempt, place_of, targets_of
-    from kvreplay.experiments.mlperf_submit import TRACE
-    from kvreplay.plan.tier_targets import STORAGE
-    from kvreplay.run.replay import Replay
-
-    config = replace(
-        replay,
-        tiers=targets_of(replay.tiers, option),
-        queue_depth=client.queue_depth or option.users,
-        runtime=locked.runtime,
-        fsync="close",
-    )
-    Replay(config, output / TRACE, output, command_line()).check_options()
-    place = place_of(replay.tiers[STORAGE], output)
-    place = replace(place, free_bytes=place.free_bytes // sharing)
-    capacity = None if locked.capacity is None else parse_bytes(locked.capacity)
-    attempt = Attempt(
-        option=option,
-        config=config,
-        place=place,
-        trials=locked.trials,
-        runtime_ns=config.runtime_ns or 0,
-        pause_ns=parse_duration_ns(locked.pause),
-        seed_base=locked.seed,
-        rank=client.rank,
-        options=options,
-        asked_bytes=capacity,
-    )
-    if not 0 < attempt.capacity_bytes <= place.room_bytes:
-        raise ConfigError(f"{attempt.space}: name a larger target, or a smaller --capacity")
-    return attempt
-
-
-def _run(
-    planned: Sequence[tuple[Attempt, list[Rule]]],
-    output: Path,
-    ranks: Alongside | None,
-    *,
-    as_json: bool,
-) -> None:
-    from kvreplay.experiments.mlperf_submit import TRACE, submit
-    from kvreplay.plan.output_directory import make_directory
-    from kvreplay.run.replay import Replay, replay
-    from kvreplay.run.watch import live
-
-    results: list[MlperfResult] = []
-    error: KvError | None = None
-    if len(planned) > 1:
-        make_directory(output, "mlperf.json")
-    for attempt, rules in planned:
-        if results:
-            _rest(attempt.pause_ns / NS_PER_S)
-        option = attempt.option
-        log(f"{option.name}: {option.said}; space: {attempt.space}")
-        for rule in rules:
-            log(f"{rule.rule} ({rule.reference}): {rule.kept}: {rule.detail}")
-        folder = output / option.name if len(planned) > 1 else output
-        is_first = ranks is None or ranks.ranks.rank == 0
-        asked = Replay(attempt.config, folder / TRACE, folder, command_line())
-        asked = replace(asked, show=progress, watching=live) if is_first else asked
-        found, error = submit(
-            attempt, rules, asked, replaying=replay if ranks is None else ranks.replay
-        )
-        results.append(found)
-        if error is not None:
-            break
-    # Of several ranks what is combined is shown.
-    if ranks is None or ranks.ranks.count == 1:
-        _show(results, is_one=len(planned) == 1, as_json=as_json)
-    if error is not None:
-        raise error
-
-
-def _show(results: list[MlperfResult], *, is_one: bool, as_json: bool) -> None:
+def _show(run: MlperfRun, *, is_one: bool, as_json: bool) -> None:
     """Print results: as JSON the one of a single option, else a list."""
-    from kvreplay.experiments.mlperf_result import result_document
     from kvtrace.core.document.terminal import show_documents
 
     if as_json:
-        emit_json(results[0] if is_one else results)
+        emit_json(run.results[0] if is_one else run.results)
     else:
-        show_documents([result_document(found) for found in results])
+        show_documents(run.documents())
 
 
-def _rest(seconds: float) -> None:
-    """Wait so long between two options, with progress."""
-    log(f"pausing {seconds:g} s before the next option")
-    end = time.monotonic() + seconds
-    with progress("resting", seconds) as note:
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(_TICK_S, left))
-            note(seconds - left)
-
-
-def _check(trees: Sequence[Path], _output: Path, *, is_forced: bool, as_json: bool) -> None:  # noqa: ARG001 - as _combine
+def _check(trees: Sequence[str], *, as_json: bool) -> None:
     """Print the faults of a result tree; TraceError if it has any."""
-    from kvreplay.experiments.mlperf_check import check_document, check_tree
+    import kvreplay
     from kvtrace.core.document.terminal import answer
 
     if len(trees) != 1:
         raise ConfigError("check takes one folder, the --results-dir of mlpstorage")
-    found = check_tree(trees[0], command_line())
-    answer(found, lambda: check_document(found), as_json=as_json)
-    if found.findings:
-        raise TraceError(found.answer, path=trees[0])
-
-
-def _combine(folders: Sequence[Path], output: Path, *, is_forced: bool, as_json: bool) -> None:
-    from kvreplay.experiments.mlperf_submit import combine, write_result
-    from kvreplay.plan.output_directory import check_output, make_directory
-
-    found = combine(folders, command_line())
-    check_output(output, is_forced=is_forced)
-    make_directory(output, "mlperf.json")
-    for result in found:
-        folder = output / result.option if len(found) > 1 else output
-        make_directory(folder, "mlperf.json")
-        write_result(result, [], folder)
-    _show(found, is_one=len(found) == 1, as_json=as_json)
-
-
-_OF_RESULTS = {"combine": _combine, "check": _check}
-"""What is done with results that are there, instead of a run."""
+    check = kvreplay.check_mlperf(trees[0], argv=command_line())
+    answer(check.checked, check.document, as_json=as_json)
+    if not check.is_valid:
+        raise TraceError(check.answer, path=trees[0])

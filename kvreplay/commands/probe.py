@@ -103,7 +103,7 @@ def probe(
                 child.send_signal(signal.SIGCONT)
 
         measured = measure(
-            wanted, output, duration_ns, command_line(), has_events=not histograms_only, tell=begin,
+            wanted, output, duration_ns, command_line(), has_events=not histograms_only, announce=begin,
             is_over=lambda: child is not None and child.poll() is not None,
         )  # fmt: skip
         # One that still runs is ended by us.

@@ -299,6 +299,8 @@ def engine(
             f"--tier {tier}: write the directory for the engine's files as nvme=DIRECTORY"
         )
     wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
-    finished = run_engine(wanted, output, command_line(), is_forced=force, show=progress, tell=log)
+    finished = run_engine(
+        wanted, output, command_line(), is_forced=force, show=progress, announce=log
+    )
     show_run(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)

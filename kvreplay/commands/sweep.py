@@ -1,13 +1,11 @@
-"""Replay a trace again and again, with more load each time."""
+"""The commands `sweep` and `scorecard`: replays at rising load, of a trace or on a drive."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -15,12 +13,6 @@ from kvreplay.commands.options import RanksArguments, session, targets
 from kvreplay.plan.replay_config import Config
 from kvtrace.core.app import Force, Plot, command_line, log, option, progress
 from kvtrace.core.errors import ConfigError, ProbeUnavailable
-from kvtrace.core.temporary import temporary_folder
-from kvtrace.core.units import parse_duration_ns
-
-if TYPE_CHECKING:
-    # Loaded by the command alone: --help needs none of it.
-    from kvtrace.core.run.sweep_file import Axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,50 +33,18 @@ class LoadArguments:
         " slowest tier must not exceed this, such as 50ms."
     )
 
-    def axis(self, *, has_users: bool = False) -> tuple[Axis, list[float]]:
-        """Return the axis of the sweep and its values.
 
-        Users by default if the trace `has_users`.
-        """
-        from kvreplay.experiments.load_sweep import DEPTHS
-        from kvtrace.core.run.sweep_file import Axis
-
-        given = {
-            Axis.QUEUE_DEPTH: self.queue_depths,
-            Axis.SPEED: self.speeds,
-            Axis.USERS: self.users,
-        }
-        said = {axis: text for axis, text in given.items() if text is not None}
-        if len(said) > 1:
-            raise ConfigError(
-                f"{' and '.join(axis.option for axis in said)} exclude each other; give one"
-            )
-        usual = (Axis.USERS, "1") if has_users else (Axis.QUEUE_DEPTH, ",".join(map(str, DEPTHS)))
-        axis, text = next(iter(said.items()), usual)
-        try:
-            values = [float(part) for part in text.split(",")]
-        except ValueError:
-            values = [math.nan]
-        if not all(map(math.isfinite, values)):
-            raise ConfigError(f"{axis.option} {text}: separate numbers by commas, such as 1,2,4,8")
-        return axis, values
-
-
-@contextmanager
-def _trace(trace: Path | None, gen: str | None) -> Iterator[Path]:
-    """Yield the trace to replay.
-
-    `trace`, or a passing one that `kvtrace gen` makes with the options of `gen`.
-    """
-    if trace is not None:
-        yield trace
-        return
-    from kvtrace.core.run.run_file import generate
-
-    with temporary_folder("kvreplay-") as folder:
-        made = folder / "trace.parquet"
-        generate(gen or "", made)
-        yield made
+def _numbers(text: str | None, flag: str) -> list[float] | None:
+    """Return the numbers of an option, separated by commas; None if it is not given."""
+    if text is None:
+        return None
+    try:
+        numbers = [float(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise ConfigError(f"{flag} {text}: separate numbers by commas, such as 1,2,4,8")
+    return numbers
 
 
 # Long: its options, and what --help says of them.
@@ -125,49 +85,37 @@ def sweep(
       kvreplay sweep t.parquet --tier nvme=/mnt/scratch --users 32,64,128 --read-p99 50ms --plot knee.svg -o sweep
     """
     with session(ranks) as several:
-        from kvreplay.plan.memory_check import check_memory
-
-        check_memory()
-        from kvreplay.experiments import load_sweep as sweeping
-        from kvreplay.experiments.load_sweep import progress_of
-        from kvreplay.run.replay import Replay, replay
-        from kvtrace.core.document.chapters import sweep_document
+        import kvreplay
+        from kvreplay.run.replay import replay
         from kvtrace.core.document.page import check_drawing, write_drawing
         from kvtrace.core.document.terminal import answer
-        from kvtrace.core.schema import TRACE
-        from kvtrace.core.tables import open_table
 
-        if (trace is None) == (gen is None):
-            raise ConfigError(
-                "name one TRACE, or give --gen the options of the `kvtrace gen` that makes it"
-            )
         if plot_to is not None:
             check_drawing(plot_to)
-        target_ns = None if load.read_p99 is None else parse_duration_ns(load.read_p99)
-        config = replace(same, tiers=targets(tier), queue_depth=queue_depth).steady()
-        # Before --gen makes a trace, which may take minutes.
-        asked = Replay(config, trace or Path(), output, command_line(), force, progress)
-        asked.check()
-        with _trace(trace, gen) as source:
-            axis, values = load.axis(
-                has_users=gen is not None and sweeping.has_users(open_table(source, TRACE).meta)
-            )
-            found, error = sweeping.sweep(
-                replace(asked, trace=source),
-                axis,
-                values,
-                is_made=gen is not None,
-                read_p99_target_ns=target_ns,
-                done=lambda point: log(f"{point.run}: {progress_of(axis, point, target_ns)}"),
-                replaying=replay if several is None else several.replay,
-            )
-        if plot_to is not None and found.points:
-            shown = replace(sweep_document(found), name=f"Sweep of {source.name}")
-            write_drawing(plot_to, shown, command_line())
+        swept = kvreplay.sweep(
+            trace,
+            tiers=targets(tier),
+            queue_depths=_numbers(load.queue_depths, "--queue-depths"),
+            speeds=_numbers(load.speeds, "--speeds"),
+            users=_numbers(load.users, "--users"),
+            gen=gen,
+            read_p99=load.read_p99,
+            queue_depth=queue_depth,
+            options=same,
+            output=output,
+            overwrite=force,
+            tell=log,
+            argv=command_line(),
+            show=progress,
+            replaying=replay if several is None else several.replay,
+        )
+        if plot_to is not None and swept.file.points:
+            name = f"Sweep of {'trace.parquet' if trace is None else trace.name}"
+            write_drawing(plot_to, replace(swept.document(), name=name), command_line())
             log(f"wrote {plot_to}")
-        answer(found, lambda: sweep_document(found), as_json=as_json)
-        if error is not None:
-            raise error
+        answer(swept.file, swept.document, as_json=as_json)
+        if swept.error is not None:
+            raise swept.error
 
 
 # Long: its options, and its help.
@@ -206,40 +154,30 @@ def scorecard(
       kvreplay scorecard /mnt/a -o card-a
       kvreplay scorecard /mnt/a --size 64GiB --window 30s --endurance 1DWPD,5y -o card-a
     """
-    from kvreplay.experiments import scorecard as cards
-    from kvreplay.plan.memory_check import check_memory
+    import kvreplay
     from kvreplay.probes.libbpf import check_available
-    from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
-    from kvtrace.core.statistics import parse_endurance
 
-    check_memory()
-    is_probed, rated = True, parse_endurance(endurance)
-    # Before the drive is measured, which takes a minute.
-    parse_duration_ns(window)
+    has_probes = True
     try:
         check_available()
-    except ProbeUnavailable as why:
-        log(f"note: block requests are not measured: {why}")
-        is_probed = False
-    config = Config(
-        tiers={cards.TIER: str(target)},
-        is_kept=True,
-        is_taking_over=True,
-        window=f"steady:{window}",
-        is_probed=is_probed,
-        is_histograms_only=is_probed,
+    except ProbeUnavailable as error:
+        log(f"note: block requests are not measured: {error}")
+        has_probes = False
+    card = kvreplay.scorecard(
+        target,
+        size=size,
+        window=window,
+        presets=presets.split(","),
+        endurance=endurance,
+        probes=has_probes,
+        output=output,
+        overwrite=force,
+        tell=log,
+        argv=command_line(),
+        show=progress,
     )
-    asked = Replay(config, Path(), output, command_line(), force, progress)
-    asked.check()
-    with ExitStack() as stack:
-        # All before the first run: a stack that gen refuses must not end what takes an hour.
-        traces = {
-            preset: stack.enter_context(_trace(None, cards.gen_options(preset, size)))
-            for preset in presets.split(",")
-        }
-        card, drive, error = cards.run_scorecard(asked, target, traces, log, rated)
-    if card is not None:
-        answer(card, lambda: cards.card_document(card, drive), as_json=as_json)
-    if error is not None:
-        raise error
+    if card.card is not None:
+        answer(card.card, card.document, as_json=as_json)
+    if card.error is not None:
+        raise card.error

@@ -132,6 +132,8 @@ class Driven:
     """Giving objects their extents, in whichever thread began their writes."""
     writes_generated_in_flight: int = 0
     """Writes of several I/Os: the data of the later ones was made while the first ran."""
+    others_share: float | None = None
+    """Share of all processor time that other programs took; None where it was not measured."""
     stalled: str | None = None
     """The activity of each thread when the run stalled: nothing had completed for too long.
 

@@ -15,6 +15,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from kvreplay.engine.job import (
     ThreadUse,
     TierTable,
 )
+from kvreplay.engine.processors import ProcessorTimes
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
 from kvreplay.plan.buffers import Arena, growing
@@ -272,6 +274,7 @@ class _Drive:
             if job.start is not None:
                 job.start.begun()
             self._since_ns = monotonic_ns()
+            processors = ProcessorTimes.now()
             while not self._is_over.wait(_POLL_S):
                 reason = reason or self._asked(interrupted)
                 if (
@@ -284,6 +287,8 @@ class _Drive:
                         break
                 progress(int(struct.completed))
             progress(int(struct.completed))
+            ended = ProcessorTimes.now()
+            others_share = None if ended is None else ended.others_share(processors)
         finally:
             self._stop()
             if stalled is None:
@@ -293,7 +298,8 @@ class _Drive:
             raise self._died
         if reason is None and job.feed is not None:
             reason = job.feed.trouble
-        return self._driven(reason, stalled, start_ns)
+        driven = self._driven(reason, stalled, start_ns)
+        return driven if self._engine.is_virtual else replace(driven, others_share=others_share)
 
     def _asked(self, interrupted: Callable[[], str | None]) -> str | None:
         """Return the reason to stop, if there is one, and stop the job."""

@@ -24,7 +24,7 @@ import msgspec
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory
 from kvreplay.plan.replay_config import Config
 from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
-from kvreplay.result.figures import slowest, that_count
+from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.result.verdict import limiting
 from kvreplay.run.replay import Replay, Replaying, replay
 from kvreplay.tiers.make_tiers import make_tiers
@@ -34,6 +34,7 @@ from kvtrace.core import statistics
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parameters import named
 from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
 from kvtrace.core.run.run_file import (
     SWEEP_FILE,
@@ -137,8 +138,8 @@ def sweep(
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS and not has_users(meta):
         raise ConfigError(
-            f"--users: {trace} has no synthetic users to have more of; sweep its speed with"
-            " --speeds"
+            f"{named('users')}: {trace} has no synthetic users to have more of; sweep its speed"
+            f" with {named('speeds')}"
         )
     make_directory(output, SWEEP_FILE)
     if is_made:
@@ -166,7 +167,7 @@ def sweep(
             and pace.offered_per_s is None
         ):
             error = error or ConfigError(
-                f"{name}: all operations are due at once, at no rate: sweep --queue-depths"
+                f"{name}: all operations are due at once, at no rate: sweep {named('queue_depths')}"
             )
         if error is not None:
             break
@@ -233,21 +234,20 @@ def _check_values(
     asked: Replay, axis: Axis, values: list[float], read_p99_target_ns: int | None
 ) -> None:
     """Refuse options that a replay at any of `values` refuses, before a directory is made."""
-    option = axis.option
-    bounds = {"--read-p99": read_p99_target_ns, "--queue-depth": asked.config.queue_depth}
+    bounds = {"read_p99": read_p99_target_ns, "queue_depth": asked.config.queue_depth}
     if axis is Axis.QUEUE_DEPTH and (
-        given := [name for name, of in bounds.items() if of is not None]
+        given := [name for name, bound in bounds.items() if bound is not None]
     ):
-        raise ConfigError(f"{given[0]} bounds an open loop; give --speeds or --users with it")
-    if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
         raise ConfigError(
-            f"{option} {','.join(f'{v:g}' for v in values)}: give whole numbers from 1"
+            f"{named(given[0])} bounds an open loop; give {named('speeds')} or {named('users')}"
+            " with it"
         )
+    values_text = named(axis.parameter, ",".join(f"{value:g}" for value in values))
+    if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
+        raise ConfigError(f"{values_text}: give whole numbers from 1")
     least, many = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
     if len(values) < least or sorted(set(values)) != values:
-        raise ConfigError(
-            f"{option} {','.join(f'{v:g}' for v in values)}: give {many} that rise, such as 1,2,4,8"
-        )
+        raise ConfigError(f"{values_text}: give {many} that rise, such as 1,2,4,8")
     for value in values:
         replace(asked, config=_at(asked.config, axis, value)).check_options()
 
@@ -263,7 +263,7 @@ def point(
     axis: Axis = Axis.SPEED,
 ) -> SweepPoint:  # fmt: skip
     """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
-    moved = [f for f in that_count(summary.figures) if f.op != "delete"]
+    moved = [f for f in measured_figures(summary.figures) if f.op != "delete"]
     span = summary.measured_ns if moved else 0
     # Few users may ask for all at once, which is no rate; a speed that leaves no time between
     # operations asks too much.
@@ -272,7 +272,7 @@ def point(
         None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
     )
     times: dict[str, Any] = {
-        f"{op}_{name}": slowest(summary.figures, op, name) for op, name in names
+        f"{op}_{name}": worst_percentile(summary.figures, op, name) for op, name in names
     }
     read_p99_ns = times["read_p99_ns"]
     is_judged = read_p99_target_ns is not None and read_p99_ns is not None
@@ -303,7 +303,7 @@ def point(
 
 def tiers_rate(summary: Summary, name: str) -> float | None:
     """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
-    counted = {f.tier for f in that_count(summary.figures)}
+    counted = {f.tier for f in measured_figures(summary.figures)}
     tiers = (
         []
         if summary.judgement is None
@@ -319,7 +319,7 @@ def _lacking(summary: Summary) -> str | None:
 
     None if it is.
     """
-    counts = [f.judged.count for f in that_count(summary.figures) if f.op == "read"]
+    counts = [f.judged.count for f in measured_figures(summary.figures) if f.op == "read"]
     if not counts:
         return "no tier was read"
     least = min(counts)
@@ -369,7 +369,7 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
             is_noted=False,
         )
     except ProgramError as error:
-        raise ConfigError(f"--users {users}: {error}") from None
+        raise ConfigError(f"{named('users', users)}: {error}") from None
 
 
 def with_users(argv: list[str], users: int) -> list[str]:

@@ -11,7 +11,7 @@ from statistics import median
 
 from kvreplay.experiments.load_sweep import PRECISION, TRIALS, progress_of, sweep, tiers_rate
 from kvreplay.plan.output_directory import make_directory
-from kvreplay.result.figures import slowest
+from kvreplay.result.figures import worst_percentile
 from kvreplay.run.discover import drive_table, error_line, measure_drive
 from kvreplay.run.replay import Replay
 from kvreplay.tiers.claims import claim, release
@@ -168,7 +168,7 @@ def _score(
 
 def _trial(run: RunFile) -> CardTrial:
     times = {
-        f"read_{name}": slowest(run.summary.figures, "read", name)
+        f"read_{name}": worst_percentile(run.summary.figures, "read", name)
         for name in ("p50_ns", "p99_ns", "p99_9_ns")
     }
     return CardTrial(

@@ -49,7 +49,7 @@ COLUMNS = (
 )
 BATCH_ROWS = 1 << 14
 """A reader's batch has no more rows."""
-MOST_ROWS = 2**31 - 2
+MAX_WINDOW_ROWS = 2**31 - 2
 """Limit of the rows of a plan: versions are row numbers of 32 bits."""
 MAX_OBJECT_ID = 2**31 - 2
 _TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2", "node": "i4"}
@@ -742,9 +742,9 @@ def compile_window(
     taken = intake.struct
     if residency.lost_read is not None and not is_done:
         raise _lost(source, residency.lost_read, taken.rows)
-    if facts.rows > MOST_ROWS:
+    if facts.rows > MAX_WINDOW_ROWS:
         raise ConfigError(
-            f"{path}: {facts.rows:,} rows to replay, of {MOST_ROWS:,} at most; replay less with"
+            f"{path}: {facts.rows:,} rows to replay, of {MAX_WINDOW_ROWS:,} at most; replay less with"
             " --limit"
         )
     populated = residency.populate_tier, residency.populate_object, residency.populate_bytes

@@ -1,10 +1,10 @@
-"""Where the time of an I/O goes: kernel probes, by tracepoints only.
+"""Kernel probes that measure where an I/O spends its time, by tracepoints only.
 
-The C programs are `probes.bpf.c` and what it includes: `filter.bpf.h` (whose I/O), `common.bpf.h`
-(counting), `block.bpf.h` (requests), `app.bpf.h` (calls). `make bpf` compiles them into
-`probes.bpf.o`, which the system's libbpf fits to the running kernel by its BTF (CO-RE): users need
-no compiler and no header files. `kernel.bpf.h` is what they are written in there; `bcc.bpf.h` is
-the same for BCC, which compiles them where a kernel has no BTF.
+The C program is `probes.bpf.c`, which includes `filter.bpf.h` (the filter of processes and disks),
+`common.bpf.h` (counting), `block.bpf.h` (block requests) and `app.bpf.h` (system calls). `make bpf`
+compiles it to `probes.bpf.o`, which the system's libbpf adapts to the running kernel by its BTF
+(CO-RE): users need no compiler and no header files. The same source compiles for kernels without
+BTF by BCC: `kernel.bpf.h` and `bcc.bpf.h` define its macros for libbpf and for BCC.
 
 This folder imports `tiers`.
 """
@@ -13,11 +13,11 @@ from enum import StrEnum
 
 
 class Backend(StrEnum):
-    """How the probes are fitted to the kernel."""
+    """The way in which the probes are adapted to the kernel."""
 
     AUTO = "auto"
-    """core, or bcc where the kernel has no BTF."""
+    """core, or bcc if the kernel has no BTF."""
     CORE = "core"
-    """As they were compiled when kvtrace was made, by libbpf and the kernel's BTF."""
+    """Compiled when kvtrace was built, adapted by libbpf and the kernel's BTF."""
     BCC = "bcc"
-    """Compiled now, by BCC and the kernel's headers."""
+    """Compiled at run time, by BCC and the kernel's headers."""

@@ -1,11 +1,9 @@
-"""The probes' programs in the kernel, by libbpf or BCC.
+"""The probes' programs in the kernel, their tables and ring buffer, by libbpf or BCC.
 
-Their tables and ring buffer; and whether probes can run here.
-
-The system's libbpf loads the object into the kernel, by ctypes. libbpf's interface is stable since
-version 1, and its package (libbpf1, libbpf) is in every distribution. Below it: whose I/O counts
-(`Filter`), on which disks, in which cgroup, and `load`, which makes the programs for this kernel
-and attaches them.
+The system's libbpf, called by ctypes, loads the object into the kernel. libbpf's interface is
+stable since version 1, and its package (libbpf1, libbpf) is in every distribution. `check_available`
+tells whether probes can run here. `Filter` selects processes, cgroups and disks, and `load` prepares
+the programs for this kernel and attaches them.
 """
 
 from __future__ import annotations
@@ -38,15 +36,15 @@ from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 C = header(
     *(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app"))
 )
-"""The types that the C programs share with Python."""
+"""The types that the C programs and Python share."""
 SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
-    """Return the histogram of the counts in `slots`; the times sum to `total_ns`.
+    """Return the histogram of the counts in `slots`, whose times add up to `total_ns`.
 
-    Percentiles are by nearest rank, as the middle of its slot; null with fewer than 1 / (1 - q)
-    values.
+    A percentile is the middle of the slot that contains its nearest rank. It is null if there are
+    fewer than 1 / (1 - q) values.
     """
     fine = [Bucket(*bounds(i, SUB_BITS), n) for i, n in enumerate(slots) if n]
     middles = [((sum(bounds(i, SUB_BITS)) - 1) / 2, n) for i, n in enumerate(slots) if n]
@@ -58,16 +56,16 @@ def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
         log2_ns=log2(fine),
         fine_ns=fine,
         **{
-            f"{name}_ns": at_rank(middles, nearest_rank(count, part))
-            for name, part in QUANTILES.items()
+            f"{name}_ns": at_rank(middles, nearest_rank(count, quantile))
+            for name, quantile in QUANTILES.items()
         },
     )
 
 
 def log2(fine: Sequence[Bucket]) -> list[Bucket]:
-    """Return `fine` slots summed into power-of-two buckets, empty ones in between included.
+    """Sum `fine` slots into power-of-two buckets, including empty ones in between.
 
-    [0, 1) is the first.
+    The first bucket is [0, 1).
     """
     counts = Counter[int]()
     for bucket in fine:
@@ -77,9 +75,9 @@ def log2(fine: Sequence[Bucket]) -> list[Bucket]:
 
 
 def _named(enum: str) -> tuple[str, ...]:
-    """Return the names of the counters in `enum`, as outputs have them.
+    """Return the names of the counters in `enum`, as outputs use them.
 
-    These are its enumerators, without the last, which is their number.
+    They are its enumerators except the last one, which is their number.
     """
     names = C.enums[enum][: C.enums[enum].index(f"{enum}s".upper())]
     return tuple(
@@ -99,8 +97,8 @@ KEYS = {
     "requests": np.dtype([("request", "<u8")]),
     "in_flight": np.dtype([("dev", "<u4")]),
     **{
-        of: C.dtype(key)
-        for of, key in (("sizes", "size_key"), ("seconds", "second_key"), ("zones", "zone_key"))
+        table: C.dtype(key)
+        for table, key in (("sizes", "size_key"), ("seconds", "second_key"), ("zones", "zone_key"))
     },
 }
 VALUES = {
@@ -158,18 +156,18 @@ _SIGNATURES = {
 def library(name: str = LIBRARY) -> Any:
     """Return the system's libbpf; ProbeUnavailable if there is none, or it is too old."""
     try:
-        found = ctypes.CDLL(name, use_errno=True)
+        lib = ctypes.CDLL(name, use_errno=True)
         for function_name, (result, *arguments) in _SIGNATURES.items():
-            function = getattr(found, function_name)
+            function = getattr(lib, function_name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise ProbeUnavailable(
             f"no {name} ({error}): apt-get install libbpf1, or your distribution's libbpf 1.0 or"
             " newer"
         ) from None
-    # What it would say goes to our stderr; errors are told by their numbers.
-    found.libbpf_set_print(None)
-    return found
+    # libbpf would print to our stderr; its error numbers are enough.
+    lib.libbpf_set_print(None)
+    return lib
 
 
 class Programs:
@@ -186,30 +184,31 @@ class Programs:
             raise ProbeUnavailable(f"libbpf does not open the probes: {_reason()}")
 
     def close(self) -> None:
-        """Detach and unload them."""
-        # The kernel waits for its processors as each is taken off: for all of them at once.
+        """Detach and unload the programs."""
+        # The kernel waits for all processors at each detachment, so these go in parallel.
         with ThreadPoolExecutor(max(1, len(self._links))) as pool:
             list(pool.map(self.detach, list(self._links)))
         if self._object:
             self._lib.bpf_object__close(self._object)
         self._object = None
 
-    def _each(self) -> Iterator[tuple[str, Any]]:
+    def _programs(self) -> Iterator[tuple[str, Any]]:
+        """Yield the name and the handle of each program."""
         program = self._lib.bpf_object__next_program(self._object, None)
         while program:
             yield self._lib.bpf_program__name(program).decode(), program
             program = self._lib.bpf_object__next_program(self._object, program)
 
     def sections(self) -> dict[str, str]:
-        """Return each program's section, which says what it attaches to."""
+        """Return the section of each program, which names its tracepoint."""
         return {
             name: self._lib.bpf_program__section_name(program).decode()
-            for name, program in self._each()
+            for name, program in self._programs()
         }
 
     def leave_out(self, names: set[str]) -> None:
-        """Do not load the programs of these names."""
-        for name, program in self._each():
+        """Exclude the programs of these names from loading."""
+        for name, program in self._programs():
             if name in names:
                 self._lib.bpf_program__set_autoload(program, False)
 
@@ -219,8 +218,8 @@ class Programs:
             raise ProbeUnavailable(f"the probes do not load on this kernel: {_reason()}")
 
     def attach(self) -> None:
-        """Attach what was loaded; ProbeUnavailable if the kernel refuses."""
-        for name, program in self._each():
+        """Attach the loaded programs; ProbeUnavailable if the kernel refuses."""
+        for name, program in self._programs():
             if self._lib.bpf_program__autoload(program):
                 self._links[name] = self._lib.bpf_program__attach(program)
                 if not self._links[name]:
@@ -229,19 +228,19 @@ class Programs:
                     )
 
     def detach(self, name: str) -> None:
-        """Take off the program `name`, if it is attached."""
+        """Detach the program `name`, if it is attached."""
         link = self._links.pop(name, None)
         if link:
             self._lib.bpf_link__destroy(link)
 
     def _map(self, name: str) -> Any:
-        found = self._lib.bpf_object__find_map_by_name(self._object, name.encode())
-        if not found:
+        table = self._lib.bpf_object__find_map_by_name(self._object, name.encode())
+        if not table:
             raise ValueError(f"the probes have no table {name}")
-        return found
+        return table
 
     def set_entries(self, name: str, entries: int) -> None:
-        """Give the table `name` room for `entries`, before the programs are loaded."""
+        """Set the capacity of the table `name`, before the programs are loaded."""
         self._lib.bpf_map__set_max_entries(self._map(name), entries)
 
     def descriptor(self, name: str) -> int:
@@ -271,7 +270,7 @@ class Programs:
     def enumerators(self, enumeration: str) -> dict[str, int]:
         """Return the values of the running kernel's `enumeration` by name, from its BTF.
 
-        Empty if it has none such.
+        Empty if the kernel has no such enumeration.
         """
         lib = self._lib
         btf = lib.btf__load_vmlinux_btf()
@@ -281,9 +280,9 @@ class Programs:
             number = lib.btf__find_by_name_kind(btf, enumeration.encode(), _BTF_ENUM)
             if number < 0:
                 return {}
-            at = lib.btf__type_by_id(btf, number)
-            _name, info, _size = struct.unpack("<III", ctypes.string_at(at, _TYPE_BYTES))
-            members = ctypes.string_at(at + _TYPE_BYTES, 8 * (info & 0xFFFF))
+            address = lib.btf__type_by_id(btf, number)
+            _name, info, _size = struct.unpack("<III", ctypes.string_at(address, _TYPE_BYTES))
+            members = ctypes.string_at(address + _TYPE_BYTES, 8 * (info & 0xFFFF))
             return {
                 lib.btf__name_by_offset(btf, name).decode(): value
                 for name, value in struct.iter_unpack("<Ii", members)
@@ -292,19 +291,21 @@ class Programs:
             lib.btf__free(btf)
 
     def entries(self, name: str) -> Iterator[tuple[Any, Any]]:
-        """Yield the keys and values in the hash table `name`, as numpy records, without those that
-        go meanwhile.
+        """Yield each key and value in the hash table `name` once, as numpy records.
 
-        Each once: where the kernel does not find the key that it is to go on from, it begins again.
+        Entries that are deleted meanwhile are left out. If the current key is deleted, the kernel
+        starts again from the first one, so keys that were yielded already are skipped.
         """
         table, key_type, value_type = self.descriptor(name), KEYS[name], VALUES[name]
         key_bytes, value_bytes = key_type.itemsize, value_type.itemsize
         key, following = None, ctypes.create_string_buffer(key_bytes)
-        value, known = ctypes.create_string_buffer(value_bytes), set[bytes]()
+        value, yielded_keys = ctypes.create_string_buffer(value_bytes), set[bytes]()
         while not self._lib.bpf_map_get_next_key(table, key, following):
             key = ctypes.create_string_buffer(following.raw, key_bytes)
-            if key.raw not in known and not self._lib.bpf_map_lookup_elem(table, key, value):
-                known.add(key.raw)
+            if key.raw in yielded_keys:
+                continue
+            if not self._lib.bpf_map_lookup_elem(table, key, value):
+                yielded_keys.add(key.raw)
                 yield np.frombuffer(key.raw, key_type)[0], np.frombuffer(value.raw, value_type)[0]
 
 
@@ -317,13 +318,13 @@ _TYPES = {"HASH": 1, "ARRAY": 2, "LRU_HASH": 9, "RINGBUF": 27}
 _MMAPABLE = struct.pack("<Q6IQ2I", 56, 0, 0, 0, 0, 0, 1 << 10, 0, 0, 0)
 """`enum bpf_map_type`, and `struct bpf_map_create_opts` with BPF_F_MMAPABLE."""
 _BCC = Path("/usr/lib/python3/dist-packages")
-"""Where python3-bpfcc is, for a Python that does not look there."""
+"""Directory of python3-bpfcc, for a Python that does not search it."""
 
 
 class CompiledPrograms(Programs):
-    """The same programs, compiled by BCC from the kernel's headers: for kernels without BTF.
+    """The same programs, compiled by BCC from the kernel's headers, for kernels without BTF.
 
-    What is compiled has the descriptors of its tables, and the constants, as numbers.
+    The descriptors of the tables and the constants are compiled in as numbers.
     """
 
     _variables = "shared"
@@ -338,13 +339,13 @@ class CompiledPrograms(Programs):
         self._sections = {name: section for section, name in _SECTION.findall(self._text)}
         for call in _FOLLOW.findall(self._text):
             self._sections |= {
-                f"{way}_{call}": f"tp/syscalls/sys_{way}_{call}" for way in ("enter", "exit")
+                f"{edge}_{call}": f"tp/syscalls/sys_{edge}_{call}" for edge in ("enter", "exit")
             }
         number = {"u32": 4, "u64": 8}
         self._tables = {
             name: (
                 _TYPES[kind],
-                *(number.get(of) or C.dtype(of).itemsize for of in (key, value)),
+                *(number.get(type_) or C.dtype(type_).itemsize for type_ in (key, value)),
                 int(entries),
             )
             for name, kind, key, value, entries in _HASH.findall(self._text)
@@ -358,30 +359,30 @@ class CompiledPrograms(Programs):
         self._links = {}
 
     def close(self) -> None:
-        """Detach and unload them."""
+        """Detach and unload the programs."""
         if self._bpf is not None:
             self._bpf.cleanup()
         while self._descriptors:
             os.close(self._descriptors.popitem()[1])
 
     def sections(self) -> dict[str, str]:
-        """Return each program's section, which says what it attaches to."""
+        """Return the section of each program, which names its tracepoint."""
         return dict(self._sections)
 
     def leave_out(self, names: set[str]) -> None:
-        """Do not load the programs of these names."""
+        """Exclude the programs of these names from loading."""
         self._sections = {
             name: section for name, section in self._sections.items() if name not in names
         }
 
     def set_entries(self, name: str, entries: int) -> None:
-        """Give the table `name` room for `entries`, before the programs are loaded."""
+        """Set the capacity of the table `name`, before the programs are loaded."""
         self._tables[name] = (*self._tables[name][:3], entries)
 
     def set_constants(self, values: bytes) -> None:
         """Set the C constants, all of them, before the programs are loaded."""
-        found = np.frombuffer(values, CONFIG)[0]
-        self._constants = ",".join(f"{found[name]}ULL" for name in CONFIG.names or ())
+        config = np.frombuffer(values, CONFIG)[0]
+        self._constants = ",".join(f"{config[name]}ULL" for name in CONFIG.names or ())
 
     def load(self) -> None:
         """Compile the programs and load them into the kernel.
@@ -390,22 +391,22 @@ class CompiledPrograms(Programs):
         """
         for name, (kind, key_bytes, value_bytes, entries) in self._tables.items():
             options = _MMAPABLE if name == "shared" else None
-            made = self._lib.bpf_map_create(
+            descriptor = self._lib.bpf_map_create(
                 kind, name.encode(), key_bytes, value_bytes, entries, options
             )
-            if made < 0:
+            if descriptor < 0:
                 raise ProbeUnavailable(
                     f"the kernel makes no table {name} for the probes: {_reason()}"
                 )
-            self._descriptors[name] = made
+            self._descriptors[name] = descriptor
         flags = [f"-DFD_{name}={number}" for name, number in self._descriptors.items()]
-        of = self._compiler
+        compiler = self._compiler
         try:
-            self._bpf = of(
+            self._bpf = compiler(
                 text=self._text, cflags=[*flags, f"-DCONFIG={{{self._constants}}}", "-w"]
             )
             for name, section in self._sections.items():
-                kind = of.TRACEPOINT if section.startswith("tp/") else of.RAW_TRACEPOINT
+                kind = compiler.TRACEPOINT if section.startswith("tp/") else compiler.RAW_TRACEPOINT
                 self._loaded[name] = self._bpf.load_func(name, kind)
         except Exception as error:  # noqa: BLE001 - BCC raises nothing narrower
             raise ProbeUnavailable(
@@ -413,22 +414,22 @@ class CompiledPrograms(Programs):
             ) from None
 
     def attach(self) -> None:
-        """Attach what was loaded; ProbeUnavailable if the kernel refuses."""
+        """Attach the loaded programs; ProbeUnavailable if the kernel refuses."""
         for name, section in self._sections.items():
-            kind, _, of = section.partition("/")
+            kind, _, tracepoint = section.partition("/")
             try:
                 if kind == "tp":
-                    self._bpf.attach_tracepoint(tp=of.replace("/", ":"), fn_name=name)
+                    self._bpf.attach_tracepoint(tp=tracepoint.replace("/", ":"), fn_name=name)
                 else:
-                    self._bpf.attach_raw_tracepoint(tp=of, fn_name=name)
-                    self._links[name] = of
+                    self._bpf.attach_raw_tracepoint(tp=tracepoint, fn_name=name)
+                    self._links[name] = tracepoint
             except Exception as error:  # noqa: BLE001 - as above
                 raise ProbeUnavailable(
                     f"the probe {name} does not attach on this kernel: {error}"
                 ) from None
 
     def detach(self, name: str) -> None:
-        """Take off the program `name`, if it is attached."""
+        """Detach the program `name`, if it is attached."""
         if name in self._links:
             self._bpf.detach_raw_tracepoint(self._links.pop(name))
 
@@ -441,23 +442,23 @@ class CompiledPrograms(Programs):
         text = (kernel_headers() / "include" / "linux" / "blk_types.h").read_text(encoding="utf-8")
         body = text.partition(f"enum {enumeration} {{")[2].partition("};")[0]
         return {
-            name: 8 + at
-            for at, name in enumerate(re.findall(r"^\s*(__REQ_\w+)", body, re.MULTILINE))
+            name: 8 + index
+            for index, name in enumerate(re.findall(r"^\s*(__REQ_\w+)", body, re.MULTILINE))
         }
 
 
 def kernel_headers() -> Path:
-    """Return where BCC finds the headers of the running kernel.
+    """Return the directory where BCC finds the headers of the running kernel.
 
     ProbeUnavailable if they are not installed.
     """
     modules = Path("/lib/modules") / os.uname().release
-    given = os.environ.get("BCC_KERNEL_SOURCE")
-    for path in [Path(given)] if given else [modules / "source", modules / "build"]:
+    configured = os.environ.get("BCC_KERNEL_SOURCE")
+    for path in [Path(configured)] if configured else [modules / "source", modules / "build"]:
         if (path / "include" / "linux" / "blk_types.h").is_file():
             return path
     raise ProbeUnavailable(
-        f"no headers of this kernel in {given or modules}: apt-get install linux-headers-$(uname"
+        f"no headers of this kernel in {configured or modules}: apt-get install linux-headers-$(uname"
         " -r), or name them in BCC_KERNEL_SOURCE"
     )
 
@@ -480,17 +481,17 @@ def _reason() -> str:
 
 
 RING_BYTES = C.constants["RING_BYTES"]
-"""0.19 million events until they are taken."""
+"""Space for 0.19 million events between two calls of `take`."""
 _RECORD = np.dtype([("length", "<u4"), ("page", "<u4"), ("event", EVENT)])
 """Each event has a header (BPF_RINGBUF_HDR_SZ); all are equally long."""
 _BUSY = 1 << 31
-"""In the length of one that is still being written."""
+"""Flag in the length of an event that is still being written."""
 
 
 class EventRing:
-    """The kernel's ring buffer.
+    """The kernel's ring buffer: a page with our position, one with the kernel's, and the data.
 
-    A page with our position, one with the producer's, and the data, mapped twice.
+    The data is mapped twice in a row, so that events across its end are contiguous.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -504,16 +505,17 @@ class EventRing:
         self._kernels = np.frombuffer(self._data, "<u8", 1)
 
     def take(self) -> bytes:
-        """Return the events that are there, packed EVENT records, and make room for others."""
-        at = int(self._ours[0])
-        number = (int(self._kernels[0]) - at) // _RECORD.itemsize
-        # The second mapping follows the first one: what goes over the end is in one piece.
-        records = np.frombuffer(self._data, _RECORD, number, mmap.PAGESIZE + at % RING_BYTES)
+        """Remove and return the completely written events, packed EVENT records."""
+        position = int(self._ours[0])
+        available = (int(self._kernels[0]) - position) // _RECORD.itemsize
+        records = np.frombuffer(
+            self._data, _RECORD, available, mmap.PAGESIZE + position % RING_BYTES
+        )
         busy = np.flatnonzero(records["length"] & _BUSY)
-        done = int(busy[0]) if len(busy) else number
-        taken = records["event"][:done].tobytes()
-        self._ours[0] = at + done * _RECORD.itemsize
-        return taken
+        count = int(busy[0]) if len(busy) else available
+        events = records["event"][:count].tobytes()
+        self._ours[0] = position + count * _RECORD.itemsize
+        return events
 
 
 BTF = Path("/sys/kernel/btf/vmlinux")
@@ -551,18 +553,18 @@ def check_available(backend: Backend = Backend.AUTO) -> Backend:
     try:
         _bcc()
         kernel_headers()
-    except ProbeUnavailable as why:
+    except ProbeUnavailable as error:
         lacks = (
             ""
             if has_btf
             else f"no {BTF}, which a kernel built with CONFIG_DEBUG_INFO_BTF has, and "
         )
-        raise ProbeUnavailable(f"{lacks}{why}") from None
+        raise ProbeUnavailable(f"{lacks}{error}") from None
     return Backend.BCC
 
 
 def check_lockdown(path: Path) -> None:
-    """Raise ProbeUnavailable if `path` says that the kernel forbids all reads of its memory."""
+    """Raise ProbeUnavailable if, by the file `path`, the kernel forbids all reads of its memory."""
     if path.exists() and "[confidentiality]" in path.read_text(encoding="utf-8"):
         raise ProbeUnavailable(
             "the kernel is locked down (confidentiality): boot with lockdown=integrity or none"
@@ -570,7 +572,7 @@ def check_lockdown(path: Path) -> None:
 
 
 def tracefs() -> Path:
-    """Return where the kernel's tracepoints are listed; ProbeUnavailable if they are not."""
+    """Return the directory of the kernel's tracepoints; ProbeUnavailable if there is none."""
     for path in TRACEFS:
         if (path / "events" / "block").is_dir():
             return path
@@ -587,15 +589,15 @@ _SYS = Path("/sys")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A device with requests that the probes see."""
+    """A disk whose requests the probes see."""
 
     name: str
     number: int
-    """As the kernel has it: major << 20 | minor."""
+    """Device number as in the kernel: major << 20 | minor."""
 
 
 def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
-    """Return the disks that serve `device`, the path of a block device.
+    """Return the disks beneath `device`, the path of a block device.
 
     DeviceError if there is no such block device, or the system does not describe it.
     """
@@ -615,38 +617,41 @@ def beneath(number: str, sys: Path = _SYS) -> list[Disk]:
     entry = sys / "dev" / "block" / number
     if not entry.exists():
         raise DeviceError(f"{entry} does not exist: the system does not describe device {number}")
-    below = {
-        at
-        for at in devices_beneath(entry.resolve(), has_loops=False)
-        if at is not None and not slaves(at)
+    lowest = {
+        block
+        for block in devices_beneath(entry.resolve(), has_loops=False)
+        if block is not None and not slaves(block)
     }
-    disks = {at.name: (at / "dev").read_text(encoding="ascii") for at in map(disk_of, below)}
+    disks = {disk.name: (disk / "dev").read_text(encoding="ascii") for disk in map(disk_of, lowest)}
     return [Disk(name, _number(disks[name])) for name in sorted(disks)]
 
 
-def _number(said: str) -> int:
-    major, minor = map(int, said.split(":"))
+def _number(text: str) -> int:
+    major, minor = map(int, text.split(":"))
     return major << MINOR_BITS | minor
 
 
 def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
     """Return the numbers of all devices that send their I/O to any of `disks`.
 
-    Itself, partitions, dm and md upon them.
+    These are the disks themselves, and the partitions, dm and md devices on them.
     """
-    wanted = {disk.number for disk in disks}
-    names = sorted(entry.name for entry in (sys / "dev" / "block").iterdir()) if wanted else []
+    disk_numbers = {disk.number for disk in disks}
+    names = (
+        sorted(entry.name for entry in (sys / "dev" / "block").iterdir()) if disk_numbers else []
+    )
     return [
-        _number(name) for name in names if wanted & {disk.number for disk in beneath(name, sys)}
+        _number(name)
+        for name in names
+        if disk_numbers & {disk.number for disk in beneath(name, sys)}
     ]
 
 
 def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:
-    """Return by how many bits a sector is shifted for the zone it lies in.
+    """Return the number of bits by which a sector number is shifted to give its zone.
 
-    At most ZONES a disk, 1 MiB at least.
-
-    Without `disks`, by the largest of all.
+    A disk has at most ZONES zones, of 1 MiB at least. The largest of `disks`, or of all disks if
+    there are none, decides.
     """
     names = [disk.name for disk in disks] or [entry.name for entry in (sys / "block").iterdir()]
     sizes = [sys / "block" / name / "size" for name in names]
@@ -657,7 +662,7 @@ def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:
 
 
 def device_name(number: int, sys: Path = _SYS) -> str:
-    """Return the name of the device that the kernel numbers `number`, or its number if it is gone."""
+    """Return the name of the device with the kernel's `number`; as major:minor if it is gone."""
     major, minor = number >> MINOR_BITS, number & (1 << MINOR_BITS) - 1
     entry = sys / "dev" / "block" / f"{major}:{minor}"
     return entry.resolve().name if entry.exists() else f"{major}:{minor}"
@@ -668,9 +673,7 @@ COMM_BYTES = 16
 OBJECT = Path(__file__).parent / "probes.bpf.o"
 """The output of `make bpf` for probes.bpf.c."""
 _OLD, _NEW = {"block_rq_insert", "block_rq_issue_first"}, {"block_io_start", "block_rq_issue"}
-"""Programs of kernels before 6.5 and of later ones, by whether there is a tracepoint
-block_io_start.
-"""
+"""Programs for kernels before 6.5, and for later ones, which have the tracepoint block_io_start."""
 _URING = {"uring_submit_req", "uring_submit_sqe", "uring_complete"}
 _SUBMITTED = ("io_uring_submit_req", "io_uring_submit_sqe")
 """The first is the name since Linux 6.4."""
@@ -678,7 +681,7 @@ _SUBMITTED = ("io_uring_submit_req", "io_uring_submit_sqe")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Whose I/O, and on which disks, is probed; None means all."""
+    """The processes and disks whose I/O is probed; None stands for all."""
 
     comm: str | None = None
     pid: int | None = None
@@ -708,48 +711,49 @@ class Filter:
         values["is_device_wanted"] = bool(self.disks)
         values["zone_shift"] = zone_shift(self.disks)
         if self.cgroup is not None:
-            found = find_cgroup(self.cgroup)
-            values["wanted_cgroup"], values["cgroup_level"] = found.number, found.level
+            cgroup = find_cgroup(self.cgroup)
+            values["wanted_cgroup"], values["cgroup_level"] = cgroup.number, cgroup.level
         if self.pid is not None:
             values["wanted_pid"] = self.pid
         if self.comm is not None:
             name = self.comm.encode()
-            wanted, mask = (
-                name.ljust(COMM_BYTES, b"\0"),
-                (b"\xff" * (len(name) + 1)).ljust(COMM_BYTES, b"\0"),
-            )
+            padded_name = name.ljust(COMM_BYTES, b"\0")
+            # The mask covers the terminating zero, so that longer names do not pass.
+            mask = (b"\xff" * (len(name) + 1)).ljust(COMM_BYTES, b"\0")
             values["is_comm_wanted"] = True
-            for half, part in (("low", slice(0, 8)), ("high", slice(8, 16))):
-                values[f"comm_{half}"] = int.from_bytes(wanted[part], "little")
-                values[f"comm_mask_{half}"] = int.from_bytes(mask[part], "little")
+            for half, half_bytes in (("low", slice(0, 8)), ("high", slice(8, 16))):
+                values[f"comm_{half}"] = int.from_bytes(padded_name[half_bytes], "little")
+                values[f"comm_mask_{half}"] = int.from_bytes(mask[half_bytes], "little")
         return values
 
 
-def load(wanted: Filter, *, has_events: bool) -> Programs:
-    """Return the programs, loaded for this kernel and attached; they count nothing before `start`.
+def load(io_filter: Filter, *, has_events: bool) -> Programs:
+    """Load the programs for this kernel, attach and return them.
+
+    They count nothing until the shared `origin_ns` is set.
 
     ProbeUnavailable if this machine cannot run them.
     """
-    backend = check_available(wanted.backend)
+    backend = check_available(io_filter.backend)
     events = tracefs() / "events"
-    config, places = wanted.config(), uring_places(events)
+    config, offsets = io_filter.config(), uring_offsets(events)
     config["has_events"] = has_events
     programs = (
         CompiledPrograms(OBJECT.parent) if backend is Backend.BCC else Programs(OBJECT.read_bytes())
     )
     try:
-        for name, at in (places or {}).items():
-            config[name] = at
+        for name, offset in (offsets or {}).items():
+            config[name] = offset
         programs.leave_out(
-            missing(programs.sections(), events) | (_URING if places is None else set())
+            missing(programs.sections(), events) | (_URING if offsets is None else set())
         )
         if not has_events:
             programs.set_entries("events", mmap.PAGESIZE)
         programs.set_constants(config.tobytes())
         programs.load()
         for table, numbers in (
-            ("devices", [d.number for d in wanted.disks]),
-            ("file_devices", above(wanted.disks)),
+            ("devices", [d.number for d in io_filter.disks]),
+            ("file_devices", above(io_filter.disks)),
         ):
             for number in numbers:
                 programs.put(table, number.to_bytes(4, "little"), (1).to_bytes(4, "little"))
@@ -761,8 +765,9 @@ def load(wanted: Filter, *, has_events: bool) -> Programs:
 
 
 def missing(sections: dict[str, str], events: Path) -> set[str]:
-    """Return which programs (names, with the tracepoints they are for) have no use on a kernel with
-    these `events`.
+    """Return the names of the programs that a kernel with the tracepoints `events` cannot use.
+
+    `sections` are the programs' sections by name.
     """
     has_start = (events / "block" / "block_io_start").is_dir()
     left_out = _OLD if has_start else _NEW
@@ -773,41 +778,43 @@ def missing(sections: dict[str, str], events: Path) -> set[str]:
     return left_out
 
 
-def uring_places(events: Path) -> dict[str, int] | None:
+def uring_offsets(events: Path) -> dict[str, int] | None:
     """Return the offsets of the fields that we need in io_uring's tracepoints.
 
-    Null if they have not, so that its calls are not seen.
+    None if a tracepoint or field is missing; then calls of io_uring are not seen.
     """
     submitted = [
-        at for name in _SUBMITTED if (at := _place(events / "io_uring" / name, "req")) is not None
+        offset
+        for name in _SUBMITTED
+        if (offset := _field_offset(events / "io_uring" / name, "req")) is not None
     ]
     request, result = (
-        _place(events / "io_uring" / "io_uring_complete", name) for name in ("req", "res")
+        _field_offset(events / "io_uring" / "io_uring_complete", name) for name in ("req", "res")
     )
     if not submitted or request is None or result is None:
         return None
     return {"uring_submitted_at": submitted[0], "uring_req_at": request, "uring_result_at": result}
 
 
-def _place(tracepoint: Path, field_name: str) -> int | None:
+def _field_offset(tracepoint: Path, field_name: str) -> int | None:
     format_ = tracepoint / "format"
     text = format_.read_text(encoding="ascii") if format_.is_file() else ""
-    found = re.search(rf"[ *]{field_name};\s+offset:(\d+);", text)
-    return None if found is None else int(found.group(1))
+    match = re.search(rf"[ *]{field_name};\s+offset:(\d+);", text)
+    return None if match is None else int(match.group(1))
 
 
 def unseen_calls(events: Path) -> tuple[str, ...] | None:
-    """Return which asynchronous calls this kernel's tracepoints do not show.
+    """Return the asynchronous calls that this kernel's tracepoints do not show.
 
-    Null if they show no calls at all.
+    None if they show no calls at all.
     """
     if not (events / "syscalls" / "sys_enter_pread64").is_dir():
         return None
-    seen = {
+    visible = {
         "io_submit": (events / "syscalls" / "sys_enter_io_submit").is_dir(),
-        "io_uring": uring_places(events) is not None,
+        "io_uring": uring_offsets(events) is not None,
     }
-    return tuple(call for call, is_seen in seen.items() if not is_seen)
+    return tuple(call for call, is_visible in visible.items() if not is_visible)
 
 
 @dataclass(frozen=True, slots=True)
@@ -817,11 +824,11 @@ class Cgroup:
     number: int
     """The kernel's id, which is the directory's inode number."""
     level: int
-    """How many are above it; the root has none."""
+    """Number of cgroups above it; 0 for the root."""
 
 
 def find_cgroup(path: Path, proc: Path = Path("/proc")) -> Cgroup:
-    """Return the cgroup at `path`: a directory, or one as /proc/PID/cgroup has it after `0::`.
+    """Return the cgroup at `path`: a directory, or a path as in /proc/PID/cgroup after `0::`.
 
     ConfigError if there is no cgroup of version 2 at `path`.
     """

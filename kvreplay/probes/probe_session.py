@@ -1,9 +1,7 @@
-"""One measurement by the probes.
+"""One measurement by the probes: attach, read, detach.
 
-Attach, read, detach; `measure` writes probe.json and blocks.parquet.
-
-What was not measured is null or absent there, never 0. Last, the probes beside a replay, attached
-for its measured part alone.
+`measure` writes probe.json and blocks.parquet. A value that was not measured is null or absent
+there, never 0. `probing`, at the end, attaches probes for the measured part of a replay.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration,
 
 POLL_MS = 100
 DRAIN_NS = 60 * NS_PER_S
-"""How often finished seconds are taken out of the kernel's table, which would fill up."""
+"""Interval at which finished seconds are moved out of the kernel's table, which would fill up."""
 
 
 class Session:
@@ -98,26 +96,25 @@ class Session:
     `poll` must run often enough for the ring buffer not to fill up.
     """
 
-    def __init__(self, wanted: Filter, writer: Writer | None) -> None:
-        """Attach the probes for the processes and devices that pass `wanted`.
+    def __init__(self, io_filter: Filter, writer: Writer | None) -> None:
+        """Attach the probes for the processes and devices that pass the filter.
 
-        Requests go to `writer` as rows of blocks, or nowhere.
-
-        Once `journal` is set it takes them, too, as they come.
+        Requests go to `writer` as rows of the table blocks, if there is one, and to `journal` once
+        that is set.
 
         ConfigError if nothing can pass the filter. ProbeUnavailable if this machine cannot run them.
         """
-        wanted.check()
-        self._programs, self._writer = load(wanted, has_events=writer is not None), writer
+        io_filter.check()
+        self._programs, self._writer = load(io_filter, has_events=writer is not None), writer
         self.journal: Callable[[pa.RecordBatch], None] | None = None
-        self._shift = zone_shift(wanted.disks)
+        self._shift = zone_shift(io_filter.disks)
         self._seconds: dict[tuple[int, int], tuple[int, int]] = {}
         self.duration_ns: int | None = None
         if writer is not None:
             self._ring = EventRing(self._programs.descriptor("events"))
             self._bits = self._programs.enumerators("req_flag_bits")
         self.start_ns = self._drained_ns = time.monotonic_ns()
-        # They count from now on.
+        # The programs count from now on.
         self._programs.shared()["origin_ns"] = self.start_ns
 
     def close(self) -> None:
@@ -146,21 +143,21 @@ class Session:
         below = (self._drained_ns - self.start_ns) // NS_PER_S - 1
         for key, amount in list(self._programs.entries("seconds")):
             if is_end or key["second"] < below:
-                moved = (int(amount["requests"]), int(amount["bytes"]))
-                self._seconds[int(key["direction"]), int(key["second"])] = moved
+                counts = (int(amount["requests"]), int(amount["bytes"]))
+                self._seconds[int(key["direction"]), int(key["second"])] = counts
                 if not is_end:
                     self._programs.delete("seconds", key.tobytes())
 
     def finish(self) -> tuple[BlockFigures, Application | None]:
-        """Read the last events and return the figures.
+        """Read the last events, and return the figures of the block layer and the application.
 
-        Null for calls where the kernel has no tracepoints of them.
+        The latter is None if the kernel has no tracepoints of system calls.
         """
         self.duration_ns = time.monotonic_ns() - self.start_ns
         for program in PROGRAMS:
             self._programs.detach(program)
         self._programs.shared()["origin_ns"] = 0
-        # What has not completed by now is a row without a completion.
+        # A request that has not completed by now becomes a row without a completion.
         self._take_events(
             b"".join(unfinished(state) for _, state in self._programs.entries("requests"))
         )
@@ -204,7 +201,10 @@ _OPERATION_MASK = 0xFF
 
 
 def rwbs(flags: int, bits: Mapping[str, int]) -> str:
-    """Return the kernel's letters for a request's `flags`; `bits` are those of the running kernel."""
+    """Return the kernel's letters for a request's `flags`.
+
+    `bits` are the numbers of the flags in the running kernel, by name.
+    """
     before = "F" if flags >> bits["__REQ_PREFLUSH"] & 1 else ""
     after = "".join(letter for name, letter in _FLAGS if name in bits and flags >> bits[name] & 1)
     return before + _OPERATIONS.get(flags & _OPERATION_MASK, "N") + after
@@ -221,7 +221,7 @@ def unfinished(state: np.void) -> bytes:
 def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.RecordBatch:
     """Return the events in `data`, packed `EVENT` records, as rows of the table blocks.
 
-    Times are from `start_ns`, the monotonic clock's at the start of the run.
+    Times count from `start_ns`, the start of the run on the monotonic clock.
     """
     events = np.frombuffer(data, dtype=EVENT)
     columns: dict[str, pa.Array] = {}
@@ -230,8 +230,8 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
         ("issue_ns", "issue_ns"),
         ("complete_ns", "complete_ns"),
     ):
-        at = events[source].astype(np.int64)
-        columns[name] = pa.array(at - start_ns, pa.int64(), mask=at == 0)
+        times_ns = events[source].astype(np.int64)
+        columns[name] = pa.array(times_ns - start_ns, pa.int64(), mask=times_ns == 0)
     columns |= {
         name: pa.array(events[name].astype(kind))
         for name, kind in (("sector", "i8"), ("bytes", "i8"), ("pid", "i4"))
@@ -248,18 +248,17 @@ def blocks_batch(data: bytes, start_ns: int, bits: Mapping[str, int]) -> pa.Reco
 
 
 def _mapped(values: np.ndarray, name: Callable[[Any], Any], type_: pa.DataType) -> pa.Array:
-    """Return `name` of each of `values`, asked once for each distinct one."""
-    found = pa.array(np.ascontiguousarray(values)).dictionary_encode()
-    return pa.array([name(value) for value in found.dictionary.to_pylist()], type_).take(
-        found.indices
-    )
+    """Return `name(value)` for each of `values`; it is called once for each distinct value."""
+    encoded = pa.array(np.ascontiguousarray(values)).dictionary_encode()
+    names = pa.array([name(value) for value in encoded.dictionary.to_pylist()], type_)
+    return names.take(encoded.indices)
 
 
 @contextmanager
 def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordBatch], None]]:
-    """Yield a function that appends rows of blocks to a file in `folder` at once.
+    """Yield a function that appends rows of blocks at once to a journal in `folder`.
 
-    It is what is left of a probe that is killed.
+    The journal survives if the probe is killed.
     """
     schema = arrow_schema(BLOCKS).with_metadata({META_KEY: encode(meta)})
     with pa.OSFile(str(folder / BLOCKS_JOURNAL), "wb") as file:
@@ -267,12 +266,10 @@ def block_journal(folder: Path, meta: Metadata) -> Iterator[Callable[[pa.RecordB
 
 
 def recover_blocks(folder: Path) -> int:
-    """Write blocks.parquet of a probe in `folder` that was killed, from its journal.
+    """Write blocks.parquet from the journal in `folder`, after its probe was killed.
 
-    Return the number of rows.
-
-    What the kernel held is gone: there is no probe.json, and requests that were under way are no
-    rows.
+    Return the number of rows. The kernel's tables are lost: there is no probe.json, and requests
+    that were in flight have no rows.
     """
     path = folder / BLOCKS_JOURNAL
     try:
@@ -288,8 +285,8 @@ def recover_blocks(folder: Path) -> int:
     except (pa.ArrowInvalid, KeyError, TypeError) as error:
         raise TraceError(f"not the journal of a probe: {error}", path=path) from None
     path.unlink()
-    for left in folder.glob(f".{BLOCKS_FILE}.*.tmp"):
-        left.unlink()
+    for temporary_file in folder.glob(f".{BLOCKS_FILE}.*.tmp"):
+        temporary_file.unlink()
     return rows
 
 
@@ -297,7 +294,7 @@ def recover_blocks(folder: Path) -> int:
 def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start `command`, which waits until it is sent SIGCONT.
 
-    What is left of it at the end is sent SIGTERM.
+    If it still runs at the end, it is sent SIGTERM.
     """
     shell = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command]
     with subprocess.Popen(shell) as child:  # noqa: S603 - what the user gave
@@ -310,37 +307,36 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
                 child.terminate()
 
 
-# Long: what a probe does, step after step.
+# Long: all steps of a measurement in order.
 def measure(
-    wanted: Filter,
+    io_filter: Filter,
     output: Path,
     duration_ns: int | None,
     argv: list[str],
     *,
     has_events: bool,
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     is_over: Callable[[], bool] = lambda: False,
 ) -> ProbeFile:
-    """Measure for `duration_ns`, until it `is_over`, or until SIGINT or SIGTERM.
+    """Measure for `duration_ns`, until `is_over()`, or until SIGINT or SIGTERM.
 
-    Write the result to `output`.
+    Write the result to the directory `output`. `announce` is called with a line of text when the
+    probes are attached.
 
-    `tell` takes a line when the probes are attached.
-
-    ConfigError, DeviceError, ProbeUnavailable before anything was measured.
+    ConfigError, DeviceError or ProbeUnavailable before the measurement starts.
     """
     configuration = {
-        "comm": wanted.comm,
-        "pid": wanted.pid,
-        "cgroup": None if wanted.cgroup is None else str(wanted.cgroup),
-        "devices": [d.name for d in wanted.disks],
+        "comm": io_filter.comm,
+        "pid": io_filter.pid,
+        "cgroup": None if io_filter.cgroup is None else str(io_filter.cgroup),
+        "devices": [d.name for d in io_filter.disks],
         "duration_ns": duration_ns,
         "has_events": has_events,
-        "backend": str(check_available(wanted.backend)),
+        "backend": str(check_available(io_filter.backend)),
     }
     meta = describe(BLOCKS, "kvreplay", argv, configuration)
     output.mkdir(exist_ok=True)
-    # An old result must not stand beside new events.
+    # An old result must not lie beside new events.
     for name in (PROBE_FILE, BLOCKS_FILE):
         (output / name).unlink(missing_ok=True)
     try:
@@ -350,14 +346,14 @@ def measure(
                 if has_events
                 else None
             )
-            session = stack.enter_context(closing(Session(wanted, writer)))
+            session = stack.enter_context(closing(Session(io_filter, writer)))
             session.journal = (
                 stack.enter_context(block_journal(output, meta)) if has_events else None
             )
             began = datetime.now(UTC)
             with noted_signals() as caught:
-                # Who reads this may send the signal at once.
-                tell(ATTACHED)
+                # The reader of this line may send a signal at once, so signals are noted first.
+                announce(ATTACHED)
                 end = None if duration_ns is None else time.monotonic() + duration_ns / NS_PER_S
                 while not caught() and (end is None or time.monotonic() < end) and not is_over():
                     session.poll()
@@ -389,21 +385,21 @@ def measure(
 
 DEFINITIONS = {
     "requests": (
-        "what the block layer hands to a disk; one system call or object can take many, merges join"
-        " several"
+        "requests of the block layer to a disk; one system call or object can take many, and merges"
+        " join several"
     ),
     "whose": (
-        "the process that queued the request, not who issued or completed it; if merged, its first"
-        " part's"
+        "the process that queued the request, not the one that issued or completed it; for a merged"
+        " request, the process of its first I/O"
     ),
     "not seen": (
         "dirty pages that the kernel writes back later belong to its own threads, and so not to a"
         " process; requests queued before the probes were attached"
     ),
     "q2d": (
-        "from when the request was made (block_io_start, or block_rq_insert on older kernels) to"
-        " its last issue: plugging, scheduler, and what requeues took; of requests whose completion"
-        " was seen, so that Q2D and D2C add up to queue to completion"
+        "from the creation of the request (block_io_start, or block_rq_insert on older kernels) to"
+        " its last issue: plugging, scheduler and requeues; only requests whose completion was"
+        " seen, so that Q2D and D2C add up to queue to completion"
     ),
     "d2c": "from the last issue to the completion: driver and device",
     "requeued": (
@@ -421,23 +417,23 @@ DEFINITIONS = {
     ),
     "splits": "I/Os cut because they were longer than the disk takes",
     "issued": (
-        "handed to the driver; null of flushes, which the kernel passes on by requests that belong"
-        " to no process"
+        "requests passed to the driver; null for flushes, which the kernel passes on by requests"
+        " that belong to no process"
     ),
     "requeues": "issues that the driver requeued; each is counted, their request once",
     "per_second": (
-        "what completed, by the second since the start; the last second is cut short by the end"
+        "completed requests, by the second since the start; the end cuts the last second short"
     ),
-    "heat": "what was issued, by the stretch of the disk in which a request starts",
+    "heat": "issued requests, by the zone of the disk in which a request starts",
     "ends_not_seen": (
         "requests that completed without the kernel running the probe there (some kernels run none"
         " while a process they protect is the current one); rows of blocks.parquet without a"
         " completion"
     ),
     "application": (
-        "calls on regular files and block devices, of the kernel's own file systems none;"
-        " memory-mapped access and calls that were under way at the start are not seen; calls that"
-        " failed count as errors alone; with --dev only files on these disks"
+        "calls on regular files and block devices, except on the kernel's own file systems;"
+        " memory-mapped access and calls that were in progress at the start are not seen; failed"
+        " calls count as errors only; with --dev only files on these disks"
     ),
     "application times": (
         "a system call from its start to its return; asynchronous I/O from io_submit to the"
@@ -482,10 +478,10 @@ def block_figures(
     seconds: Mapping[tuple[int, int], tuple[int, int]],
     shift: int,
 ) -> BlockFigures:
-    """Return the figures in the tables of the attached `programs` and in their counts, `counted`.
+    """Return the figures of block requests from the tables and counts of the attached programs.
 
-    `seconds` are requests and bytes by direction and second; zones of the heat map are sectors >>
-    `shift`.
+    `counted` are the programs' shared counts. `seconds` are requests and bytes by direction and
+    second. A zone of the heat map is a sector number >> `shift`.
     """
     sizes = sorted(
         (int(k["direction"]), int(k["bytes"]), int(v["value"]))
@@ -495,19 +491,25 @@ def block_figures(
         (int(k["direction"]), int(k["dev"]), int(k["zone"]), int(v["requests"]), int(v["bytes"]))
         for k, v in programs.entries("zones")
     )
-    gone = Counter(int(r["direction"]) for _, r in programs.entries("requests") if r["is_gone"])
+    # Requests that ended without the program at their completion having run.
+    unseen_ends = Counter(
+        int(request["direction"])
+        for _, request in programs.entries("requests")
+        if request["is_gone"]
+    )
     counts = counted["counts"]["block"].sum(axis=0)
     zone_bytes = SECTOR_BYTES << shift
     directions = {}
     for index, name in enumerate(DIRECTIONS):
-        of: dict[str, Any] = dict(zip(COUNTS, counts[index].tolist(), strict=True))
-        if not any(of.values()):
+        fields: dict[str, Any] = dict(zip(COUNTS, counts[index].tolist(), strict=True))
+        if not any(fields.values()):
             continue
-        if name == "flush" and not of["issued"]:
-            of |= {"issued": None, "issued_bytes": None}
-        of["ends_not_seen"] += gone[index]
-        of |= {
-            name: histogram(counted[name][index].tolist(), of.pop(f"{name}_sum")) for name in LAYERS
+        if name == "flush" and not fields["issued"]:
+            fields |= {"issued": None, "issued_bytes": None}
+        fields["ends_not_seen"] += unseen_ends[index]
+        fields |= {
+            layer: histogram(counted[layer][index].tolist(), fields.pop(f"{layer}_sum"))
+            for layer in LAYERS
         }
         directions[name] = DirectionFigures(
             block_sizes=[Sized(size, n) for direction, size, n in sizes if direction == index],
@@ -517,16 +519,16 @@ def block_figures(
                 if n
             ],
             per_second=[
-                Second(second * NS_PER_S, *moved)
-                for (of_, second), moved in sorted(seconds.items())
-                if of_ == index
+                Second(second * NS_PER_S, *amounts)
+                for (direction, second), amounts in sorted(seconds.items())
+                if direction == index
             ],
             heat=[
-                ZoneCount(device_name(dev), zone * zone_bytes, *moved)
-                for of_, dev, zone, *moved in zones
-                if of_ == index
+                ZoneCount(device_name(dev), zone * zone_bytes, *amounts)
+                for direction, dev, zone, *amounts in zones
+                if direction == index
             ],
-            **of,
+            **fields,
         )
     in_flight = sum(int(v["value"]) for _, v in programs.entries("in_flight"))
     return BlockFigures(directions=directions, zone_bytes=zone_bytes, in_flight_at_end=in_flight)
@@ -537,36 +539,37 @@ _MOVES_NOTHING = ("fsync", "fdatasync")
 
 
 def application(counted: np.ndarray, unseen: Sequence[str]) -> Application:
-    """Return the figures in the programs' counts, `counted`.
+    """Return the figures of the application's calls from the programs' shared counts.
 
-    `unseen` are calls that the kernel does not show.
+    `unseen` lists asynchronous calls that the kernel's tracepoints do not show.
     """
-    found = {
+    histograms = {
         name: histogram(counted["app_times"][i].tolist(), int(counted["app_sums"][i]))
         for i, name in enumerate(KINDS)
     }
     calls = []
-    for kind, of_kind in zip(KINDS, counted["counts"]["app"].sum(axis=0).tolist(), strict=True):
-        for call, amounts in zip(CALLS, of_kind, strict=True):
-            of: dict[str, int | None] = dict(zip(CALL_COUNTS, amounts, strict=True))
+    counts_by_kind = counted["counts"]["app"].sum(axis=0).tolist()
+    for kind, counts_by_call in zip(KINDS, counts_by_kind, strict=True):
+        for call, amounts in zip(CALLS, counts_by_call, strict=True):
+            fields: dict[str, int | None] = dict(zip(CALL_COUNTS, amounts, strict=True))
             if not any(amounts):
                 continue
             if call in _ASYNCHRONOUS or kind in _MOVES_NOTHING:
-                of |= {"without_io": None, "without_io_bytes": None}
+                fields |= {"without_io": None, "without_io_bytes": None}
             if kind in _MOVES_NOTHING:
-                of["bytes"] = None
-            calls.append(msgspec.convert({"kind": kind, "call": call, **of}, Calls))
+                fields["bytes"] = None
+            calls.append(msgspec.convert({"kind": kind, "call": call, **fields}, Calls))
     return Application(
-        times={name: times for name, times in found.items() if times.count},
+        times={name: times for name, times in histograms.items() if times.count},
         calls=calls,
         unseen=list(unseen),
         not_followed=int(counted["app_not_followed"]),
     )
 
 
-MOST_SIZES = 12
+MAX_SIZES = 12
 """Block sizes shown; probe.json has all."""
-MOST_ZONES = 8
+MAX_ZONES = 8
 _UNSEEN = (
     "this kernel has no tracepoints of system calls (CONFIG_FTRACE_SYSCALLS): the application is"
     " unseen"
@@ -574,13 +577,10 @@ _UNSEEN = (
 _NO_REQUEST = "no block request was seen: check the filter; the page cache may have served all I/O"
 
 
-# Long: a table each.
-def probe_document(found: ProbeFile) -> Document:
-    """Make the document of a measurement.
-
-    Its answer, the application's calls, then the block requests beneath.
-    """
-    calls, directions = found.application, found.block.directions
+# Long: one table after another.
+def probe_document(probe: ProbeFile) -> Document:
+    """Make the document of a measurement: its answer, the application's calls, block requests."""
+    calls, directions = probe.application, probe.block.directions
     columns = [
         ReportColumn("kind"),
         ReportColumn("call"),
@@ -597,7 +597,7 @@ def probe_document(found: ProbeFile) -> Document:
     )
     for name, d in directions.items():
         layers = (("Q2D", d.q2d), ("of it requeued", d.requeued), ("D2C", d.d2c))
-        timed += [(f"{name} {what}", times) for what, times in layers if times and times.count]
+        timed += [(f"{name} {layer}", times) for layer, times in layers if times and times.count]
     tables = (
         [table_of("Application calls", Sheet.DEVICE, columns, calls.calls, keys=2)]
         if calls and calls.calls
@@ -641,12 +641,10 @@ def probe_document(found: ProbeFile) -> Document:
         tables.append(table_of(name, Sheet.HISTOGRAMS, columns, slots, bars="count"))
     chapters = [Chapter("", tables)]
     for name, d in ((name, d) for name, d in directions.items() if d.block_sizes):
-        common = sorted(d.block_sizes, key=lambda s: -s.count)[:MOST_SIZES]
-        others = len(d.block_sizes) - len(common)
-        title = (
-            f"{name} block"
-            f" size{f' (the most frequent; {others} more in probe.json)' if others else ''}"
-        )
+        common = sorted(d.block_sizes, key=lambda s: -s.count)[:MAX_SIZES]
+        hidden = len(d.block_sizes) - len(common)
+        title = f"{name} block size"
+        title += f" (the most frequent; {hidden} more in probe.json)" if hidden else ""
         counts = [(format_io_size(s.bytes), s.count) for s in sorted(common, key=lambda s: s.bytes)]
         sizes = table_of(
             title,
@@ -657,10 +655,10 @@ def probe_document(found: ProbeFile) -> Document:
             ],
             counts,
         )
-        hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MOST_ZONES]
-        others = len(d.heat) - len(hottest)
-        title = f"{name} by place, in stretches of {format_bytes(found.block.zone_bytes)}"
-        title += f" (the hottest; {others} more in probe.json)" if others else ""
+        hottest = sorted(d.heat, key=lambda z: -(z.bytes or 0))[:MAX_ZONES]
+        hidden = len(d.heat) - len(hottest)
+        title = f"{name} by disk offset, in zones of {format_bytes(probe.block.zone_bytes)}"
+        title += f" (the hottest; {hidden} more in probe.json)" if hidden else ""
         columns = [
             ReportColumn("device", "disk"),
             ReportColumn("from_bytes", "from", Unit.BYTES),
@@ -670,7 +668,7 @@ def probe_document(found: ProbeFile) -> Document:
         hottest.sort(key=lambda z: (z.device, z.from_bytes))
         places = table_of(title, Sheet.HISTOGRAMS, columns, hottest, keys=2)
         chapters.append(Chapter("", [sizes, places], list(_in_flight_and_rates(name, d))))
-    chapters.append(Chapter("", [], list(_lost(found.block))))
+    chapters.append(Chapter("", [], list(_lost(probe.block))))
     notes = [_UNSEEN] if calls is None else []
     if calls is not None and calls.unseen:
         notes += [
@@ -688,7 +686,7 @@ def probe_document(found: ProbeFile) -> Document:
         ]
     return Document(
         name="",
-        headline=probe_answer(found) if directions else _NO_REQUEST,
+        headline=probe_answer(probe) if directions else _NO_REQUEST,
         chapters=chapters,
         notes=notes,
     )
@@ -697,31 +695,31 @@ def probe_document(found: ProbeFile) -> Document:
 def _in_flight_and_rates(name: str, d: DirectionFigures) -> Iterator[str]:
     if depths := d.in_flight_at_dispatch:
         mean = sum(x.in_flight * x.count for x in depths) / sum(x.count for x in depths)
-        yield f"{name} in flight at dispatch: mean {mean:.2f}, most {depths[-1].in_flight}"
+        yield f"{name} in flight at dispatch: mean {mean:.2f}, maximum {depths[-1].in_flight}"
     if d.per_second:
         fastest = max(d.per_second, key=lambda s: s.bytes)
         yield (
-            f"{name} per second: most {format_bytes(fastest.bytes)} and"
-            f" {counted(fastest.requests, 'request')}, in the one from"
-            f" {format_duration(fastest.from_ns)}; {counted(len(d.per_second), 'second')} had any"
+            f"{name} peak second: {format_bytes(fastest.bytes)} and"
+            f" {counted(fastest.requests, 'request')}, from {format_duration(fastest.from_ns)} on;"
+            f" {counted(len(d.per_second), 'second')} had requests"
         )
 
 
 def _lost(figures: BlockFigures) -> Iterator[str]:
-    """Yield which requests are missing in which figures."""
-    said = {
+    """Yield a line for each kind of requests that are missing in some figures."""
+    messages = {
         "ends_not_seen": "NOT SEEN: the completion of {}, which D2C leaves out",
         "lost_events": "LOST: {} not in blocks.parquet, but in all figures; try --histograms-only",
         "lost_zones": "LOST: {} not in the LBA map",
         "lost_requests": "LOST: {} in no figure; narrow the filter",
     }
-    for name, text in said.items():
+    for name, text in messages.items():
         if count := sum(getattr(d, name) for d in figures.directions.values()):
             yield text.format(counted(count, "request"))
     if figures.in_flight_at_end:
         yield (
-            f"{counted(figures.in_flight_at_end, 'request')} had no completion by the end: in"
-            " no D2C"
+            f"{counted(figures.in_flight_at_end, 'request')} had not completed by the end, and D2C"
+            " leaves them out"
         )
 
 
@@ -732,20 +730,20 @@ _SINCE_START = ("insert_ns", "issue_ns", "complete_ns")
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The results of the probes during a replay, or the reason why there were none."""
+    """The results of the probes during a replay, or the reason why there are none."""
 
     reason: str | None
-    """Why they were left out; None if they measured."""
+    """The reason why the probes were left out; None if they measured."""
     content: ProbeFile | None
-    """Null without."""
+    """None if the probes were left out."""
     directory: Path | None
-    """Where their files are until the run is written."""
+    """The directory of their files until the run is written."""
     started_ns: int | None
     """The replay's start on the monotonic clock; None if it never started."""
 
     @property
     def has_events(self) -> bool:
-        """Whether there are rows of blocks."""
+        """True if there are rows of blocks."""
         return (
             self.started_ns is not None
             and self.content is not None
@@ -754,7 +752,7 @@ class Probed:
 
     @property
     def _since_start_ns(self) -> int | None:
-        """When the probes started after the replay; null if one of them never did."""
+        """The time from the replay's start to the probes' start; None if one never started."""
         start_ns = None if self.content is None else self.content.start_monotonic_ns
         return None if start_ns is None or self.started_ns is None else start_ns - self.started_ns
 
@@ -778,9 +776,9 @@ class Probed:
         for batch in open_table(self.directory / BLOCKS_FILE, BLOCKS).batches():
             shifted = batch
             for name in _SINCE_START:
-                at = batch.schema.get_field_index(name)
+                index = batch.schema.get_field_index(name)
                 shifted = shifted.set_column(
-                    at, batch.schema.field(at), pc.add(batch.column(at), shift_ns)
+                    index, batch.schema.field(index), pc.add(batch.column(index), shift_ns)
                 )
             yield shifted
 
@@ -799,55 +797,58 @@ def probing(
     has_events: bool = True,
     is_of_all: bool = False,
 ) -> Iterator[Callable[[int | None], Probed | None]]:
-    """Attach probes to this process tree if that `is_wanted`; yield a function that ends them.
+    """Attach probes to this process tree if `is_wanted`, and yield a function that ends them.
 
-    They are `kvreplay probe` in a process of its own, for who submits has no time to read events.
-    `is_of_all` attaches them to all processes on the tiers' disks instead: the kernel's own write
-    back a page cache. The function takes the replay's start on the monotonic clock, or None if it
-    never started. Where they cannot run, one line on stderr says why and what mends it, and the
-    replay goes on.
+    They run as `kvreplay probe` in another process, because the threads that submit have no time to
+    read events. With `is_of_all` they cover all processes on the tiers' disks, since kernel threads
+    write back the page cache. The yielded function takes the replay's start on the monotonic clock,
+    or None if it never started. If probes cannot run, a line on stderr gives the reason and the
+    remedy, and the replay goes on without them.
     """
     if not is_wanted:
         yield lambda _started_ns: None
         return
     with ExitStack() as stack:
         staging = stack.enter_context(temporary_folder(".probe-", output.resolve().parent))
-        directory, left_out = staging / "probe", None
+        directory, skipped = staging / "probe", None
         try:
             end = stack.enter_context(
                 attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all))
             )
         except ProbeUnavailable as error:
-            left_out = _left_out(error)
-        yield lambda started_ns: left_out or _ended(end, directory, started_ns)
+            skipped = _without_probes(error)
+        yield lambda started_ns: skipped or _end_probes(end, directory, started_ns)
 
 
 def _options(
     tiers: Sequence[Tier | None], directory: Path, *, has_events: bool, is_of_all: bool
 ) -> list[str]:
-    # The disks beneath all tiers on storage; none, for all, if those of one are not known.
+    """Return the options of `kvreplay probe` for the disks beneath all tiers on storage.
+
+    If the disks of one tier are unknown, the options name no disk, and all disks are probed.
+    """
     disks: list[Path] = []
     numbers = [device_number(Path(drive.target)) for drive in drives_of(tiers)]
     with suppress(DeviceError):
         below = [disk.name for number in numbers for disk in beneath(number)]
         disks = [Path("/dev") / name for name in dict.fromkeys(below)]
-    known = disks if all(disk.is_block_device() for disk in disks) else []
+    devices = disks if all(disk.is_block_device() for disk in disks) else []
     return [
         *("-o", str(directory)),
         *([] if is_of_all else ["--pid", str(os.getpid())]),
-        *(arg for disk in known for arg in ("--dev", str(disk))),
+        *(arg for disk in devices for arg in ("--dev", str(disk))),
         *([] if has_events else ["--histograms-only"]),
     ]
 
 
-def _ended(end: Callable[[], None], directory: Path, started_ns: int | None) -> Probed:
+def _end_probes(end: Callable[[], None], directory: Path, started_ns: int | None) -> Probed:
     try:
         end()
     except ProbeUnavailable as error:
-        return _left_out(error)
+        return _without_probes(error)
     return Probed(None, find_probe(directory), directory, started_ns)
 
 
-def _left_out(why: ProbeUnavailable) -> Probed:
-    log(f"left out the probes: {why}")
-    return Probed(str(why), None, None, None)
+def _without_probes(error: ProbeUnavailable) -> Probed:
+    log(f"left out the probes: {error}")
+    return Probed(str(error), None, None, None)

@@ -1,14 +1,14 @@
 """One rank of an MPI job as two processes: the replay, and a helper process that speaks MPI for it.
 
-The replay has a process of its own, in a session of its own, for two reasons. A launcher that loses
-one rank kills the others within a quarter of a second (Open MPI) or at once (MPICH), and so would
-take what they measured; what it kills here is the helper process, and the replay ends in good
-order. And an MPI library that polls takes no time from the threads that submit I/O.
+The replay has a process and a session of its own, for two reasons. A launcher that loses one rank
+kills the others within a quarter of a second (Open MPI) or at once (MPICH), and their measurements
+would be lost. Here it kills only the helper process, and the replay ends in good order. Besides, an
+MPI library that polls takes no time from the threads that submit I/O.
 
-Here are the messages between the two, the replay's side (`Ranks`), the start of both (`begin`), the
-common clock, and the helper's side (`Relay`). MPI itself does not report a rank that died or stands
-still, so every rank sends rank 0 a heartbeat. Clocks are compared by round trips of messages, of
-which the quickest counts: what a message takes one way is not known, so the error is half that
+This module has the messages between the two, the replay's side (`Ranks`), the start of both
+(`begin`), the common clock, and the helper's side (`Relay`). MPI itself does not report a rank that
+died or is suspended, so every rank sends rank 0 a heartbeat. Clocks are compared by round trips of
+messages, of which the quickest counts. The time of one way is unknown, so the error is half of that
 round trip.
 """
 
@@ -47,9 +47,9 @@ class Exchange(msgspec.Struct, frozen=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Replay.
+    """Replay: this rank's run is cut short for this reason, so end it on all ranks.
 
-    My run is cut short, for this reason, so end it everywhere. MPI: end it, for this reason.
+    MPI: end the run for this reason.
     """
 
     reason: str
@@ -79,7 +79,7 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """MPI: the data of each rank; null for a rank that is gone."""
+    """MPI: the data of each rank; None for a rank that has ended."""
 
     items: list[bytes | None]
 
@@ -88,11 +88,11 @@ class Instant(msgspec.Struct, frozen=True):
     """MPI: the offset of a rank's clock from rank 0's."""
 
     offset_ns: int = 0
-    """Its monotonic clock - rank 0's."""
+    """The rank's monotonic clock minus rank 0's."""
     error_ns: int = 0
-    """How far off that may be: half the shortest round trip."""
+    """Maximum error of the offset: half the shortest round trip."""
     deaf_ns: int = 0
-    """The longest that its replay did not answer so far; 0 if never for long."""
+    """Longest time so far in which its replay did not answer; 0 if it always answered soon."""
 
 
 class Lost(msgspec.Struct, frozen=True):
@@ -116,21 +116,20 @@ class Ranks:
     count = 1
     library: str | None = None
     reason: str | None = None
-    """Why the run ends on all ranks; null while it does not."""
+    """The reason why the run ends on all ranks; None while it goes on."""
     lost: str | None = None
-    """Why the others cannot be reached any more; null while they can."""
+    """The reason why the other ranks cannot be reached any more; None while they can."""
     orphaned_ns: int | None = None
-    """When, by our clock, the helper process was gone; null while it is there."""
+    """Time of the helper process's end by our clock; None while it runs."""
 
     def __init__(self) -> None:
-        """Be alone."""
+        """Start a job of this rank alone."""
         self.host = socket.gethostname()
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:  # noqa: ARG002 - for several
-        """Exchange data.
+        """Exchange data, and return the data of each rank; None for a rank that has ended.
 
-        Return that of each rank, null for one that is gone; with `to_all` false rank 0 alone gets
-        it.
+        With `to_all` false, only rank 0 gets the data.
 
         RankLost if the others cannot be reached any more.
         """
@@ -154,7 +153,7 @@ class SeveralRanks(Ranks):
     """A job of several ranks, reached through the helper process (`Relay`)."""
 
     def __init__(self, line: Connection) -> None:
-        """Speak through `line`, whose other process says who we are."""
+        """Connect to the helper process through `line`; it sends our rank first."""
         super().__init__()
         self._line = line
         try:
@@ -191,11 +190,11 @@ class SeveralRanks(Ranks):
                 return
 
     def _send(self, message: FromReplay) -> None:
-        # If the other process is gone, the listener says so.
+        # If the other process has ended, the listener notices that.
         with self._sending, suppress(OSError):
             self._line.send(message)
 
-    def _ask(self, message: FromReplay) -> FromMpi:
+    def _call(self, message: FromReplay) -> FromMpi:
         if self.lost is None:
             self._send(message)
             answer = self._answers.get()
@@ -204,27 +203,27 @@ class SeveralRanks(Ranks):
         raise RankLost(self.lost or ORPHANED)
 
     def exchange(self, data: bytes, *, to_all: bool = True) -> Sequence[bytes | None]:
-        """Let the helper process exchange it."""
-        answer = self._ask(Exchange(data, to_all))
-        assert isinstance(answer, Reply), "what was asked for"
+        """Let the helper process exchange the data."""
+        answer = self._call(Exchange(data, to_all))
+        assert isinstance(answer, Reply), "the answer to the call"
         return answer.items
 
     def clock(self) -> Instant:
         """Let the helper process compare the clocks."""
-        answer = self._ask(Sign.SYNC)
-        assert isinstance(answer, Instant), "what was asked for"
+        answer = self._call(Sign.SYNC)
+        assert isinstance(answer, Instant), "the answer to the call"
         return answer
 
     def stop(self, reason: str) -> None:
-        """Let the helper process tell the others."""
+        """Let the helper process end the run on all ranks."""
         self._send(Stop(reason))
 
     def note_folder(self, path: str) -> None:
-        """Tell the helper process."""
+        """Send the folder to the helper process."""
         self._send(Folder(path))
 
     def close(self) -> None:
-        """Tell the helper process."""
+        """Tell the helper process that this rank leaves the job."""
         self._send(Sign.BYE)
 
 
@@ -237,20 +236,19 @@ _LAUNCHED = (
     "MPI_LOCALNRANKS",
     "PALS_RANKID",
 )
-"""Environment variables by which launchers tell a process its rank.
+"""Environment variables that launchers set for each rank.
 
-Open MPI, PMIx (Slurm's, too), PMI (MPICH, Intel MPI, Slurm's), PALS.
+They are of Open MPI, PMIx (also Slurm), PMI (MPICH, Intel MPI, Slurm) and PALS.
 """
 
 
 def begin(timeout: str) -> Ranks:
     """Return the ranks of this job, in a new process.
 
-    This one becomes the helper process and does not return.
+    The calling process becomes the helper process and does not return. Without a launcher there is
+    one rank, in the calling process.
 
-    Without a launcher there is one rank, in this process.
-
-    ProbeUnavailable if mpi4py is not installed. ConfigError if `timeout` is no time.
+    ProbeUnavailable if mpi4py is not installed. ConfigError if `timeout` is not a duration.
     """
     timeout_ns = parse_duration_ns(timeout)
     if timeout_ns < NS_PER_S:
@@ -266,11 +264,9 @@ def begin(timeout: str) -> Ranks:
     pid = os.fork()
     if pid == 0:
         ours.close()
-        # What the launcher sends to its processes is not for us: the helper process passes on what
-        # is.
+        # Signals of the launcher go to the helper process, which passes on those that matter.
         os.setsid()
-        # Open MPI has its processes write to a terminal of its own, whose width and colours are
-        # nobody's.
+        # Open MPI gives its processes a pseudo-terminal; its width and colours mean nothing.
         os.environ.setdefault("TTY_COMPATIBLE", "0")
         return SeveralRanks(theirs)
     theirs.close()
@@ -288,23 +284,23 @@ Communicator = Any
 """An `mpi4py.MPI.Comm`; mpi4py ships no types."""
 
 
-def send_pings(comm: Communicator, other: int, timeout_s: float) -> None:
+def send_pings(comm: Communicator, peer: int, timeout_s: float) -> None:
     """Measure the clock of rank `other` against ours, as rank 0, and send it the result.
 
-    TimeoutError if it is deaf.
+    TimeoutError if it does not answer.
     """
     stamp, pong = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
     rounds: list[tuple[int, int, int]] = []
     for _ in range(ROUNDS):
-        answer = comm.Irecv(pong.cast("B"), other, _PONG)
+        answer = comm.Irecv(pong.cast("B"), peer, _PONG)
         sent_ns = time.monotonic_ns()
-        comm.Send(stamp.cast("B"), other, _PING)
+        comm.Send(stamp.cast("B"), peer, _PING)
         _spin(answer, timeout_s)
         rounds.append((sent_ns, pong[0], time.monotonic_ns()))
     offset, error = offset_of(rounds)
     result = memoryview(bytearray(16)).cast("q")
     result[0], result[1] = offset, error
-    comm.Send(result.cast("B"), other, _RESULT)
+    comm.Send(result.cast("B"), peer, _RESULT)
 
 
 def answer_pings(
@@ -312,18 +308,18 @@ def answer_pings(
 ) -> tuple[int, int]:
     """Let rank 0 measure our clock.
 
-    Return its offset and error in ns, or zeros if `serve` says to give up.
+    Return our clock's offset and error in ns, or zeros if `serve` returns False.
     """
     ping, stamp = memoryview(bytearray(8)).cast("q"), memoryview(bytearray(8)).cast("q")
-    asked = comm.Irecv(ping.cast("B"), 0, _PING)
-    while not asked.Test():
-        # Ranks before us come first.
+    receipt = comm.Irecv(ping.cast("B"), 0, _PING)
+    while not receipt.Test():
+        # Rank 0 measures lower ranks first.
         if not serve():
             return 0, 0
-    for at in range(ROUNDS):
-        if at:
-            asked = comm.Irecv(ping.cast("B"), 0, _PING)
-            _spin(asked, timeout_s)
+    for round_number in range(ROUNDS):
+        if round_number:
+            receipt = comm.Irecv(ping.cast("B"), 0, _PING)
+            _spin(receipt, timeout_s)
         stamp[0] = time.monotonic_ns()
         comm.Send(stamp.cast("B"), 0, _PONG)
     result = memoryview(bytearray(16)).cast("q")
@@ -332,14 +328,14 @@ def answer_pings(
 
 
 def offset_of(rounds: list[tuple[int, int, int]]) -> tuple[int, int]:
-    """Return the offset of the other clock and its error, in ns, of `rounds`.
+    """Return the offset of the other clock and its error, in ns.
 
-    Sent, its clock, received.
+    Each of `rounds` has the time sent, the other clock, and the time received.
 
     >>> offset_of([(100, 1_000_150, 200), (300, 1_000_390, 500)])
     (1000000, 50)
     """
-    sent, theirs, received = min(rounds, key=lambda one: one[2] - one[0])
+    sent, theirs, received = min(rounds, key=lambda times: times[2] - times[0])
     return theirs - (sent + received) // 2, -(-(received - sent) // 2)
 
 
@@ -355,20 +351,20 @@ _CONTROL = 7
 _BEAT, _STOP, _LOST = b"b", b"s", b"l"
 BEAT_S = 0.5
 _QUICK_S, _QUICK_FOR_S, _SLOW_S = 0.0003, 0.2, 0.005
-"""How long to rest between two looks: at first, for how long so, and then."""
+"""Poll intervals: the first one, the time for which it applies, and the one after that."""
 _DEAF_S = 1.0
-"""A replay that is silent for less is not worth a word."""
-_STOOD_S = 4 * BEAT_S
+"""Shorter silence of a replay is not recorded."""
+_SUSPENDED_S = 4 * BEAT_S
 """If this process was suspended this long, missed heartbeats of others prove nothing."""
 _EXCHANGE, _SYNC, _GONE = 0, 1, 2
-"""Kinds of the next step that a rank takes together with the others."""
+"""Kinds of the next collective step of a rank."""
 
 
 class Relay:
     """The MPI side of one rank."""
 
     def __init__(self, line: Connection, pid: int, timeout_s: float) -> None:
-        """Begin MPI, and speak for the replay with the process id `pid`, through `line`."""
+        """Start MPI for the replay with the process id `pid`, connected by `line`."""
         import mpi4py
 
         mpi4py.rc.thread_level = "single"
@@ -389,7 +385,7 @@ class Relay:
         self._deaf_s, self._used = 0.0, 0
         self._code: int | None = None
         """Exit code of the replay."""
-        self._is_gone, self._said_bye = False, False
+        self._is_gone, self._has_left = False, False
         self._waiting: FromReplay | None = None
         self.lost: str | None = None
         self.folder: str | None = None
@@ -409,11 +405,11 @@ class Relay:
         return 1 if self._code is None else self._code
 
     def _together(self) -> bool:
-        """Serve the requests of the replays with all ranks; return whether all ranks have left."""
-        asked, self._waiting = self._waiting, None
-        data = asked.data if isinstance(asked, Exchange) else b""
-        kind = _GONE if asked is None else _SYNC if asked is Sign.SYNC else _EXCHANGE
-        to_all = int(not isinstance(asked, Exchange) or asked.to_all)
+        """Perform one collective step with all ranks; return whether all ranks have left."""
+        message, self._waiting = self._waiting, None
+        data = message.data if isinstance(message, Exchange) else b""
+        kind = _GONE if message is None else _SYNC if message is Sign.SYNC else _EXCHANGE
+        to_all = int(not isinstance(message, Exchange) or message.to_all)
         heads = memoryview(bytearray(24 * self.count)).cast("q")
         mine = memoryview(bytearray(24)).cast("q")
         mine[0], mine[1], mine[2] = kind, len(data), to_all
@@ -432,17 +428,17 @@ class Relay:
                 flag for k, flag in zip(kinds, heads.tolist()[2::3], strict=True) if k != _GONE
             )
             is_taking = is_for_all or self.rank == 0
-            starts = [sum(sizes[:at]) for at in range(self.count)]
-            found = bytearray(sum(sizes)) if is_taking else bytearray()
-            said = [data, len(data), self._mpi.BYTE]
-            into = [found, sizes, starts, self._mpi.BYTE] if is_taking else None
+            starts = [sum(sizes[:rank]) for rank in range(self.count)]
+            received = bytearray(sum(sizes)) if is_taking else bytearray()
+            outgoing = [data, len(data), self._mpi.BYTE]
+            into = [received, sizes, starts, self._mpi.BYTE] if is_taking else None
             if self._finish(
-                self._comm.Iallgatherv(said, into)
+                self._comm.Iallgatherv(outgoing, into)
                 if is_for_all
-                else self._comm.Igatherv(said, into, 0)
+                else self._comm.Igatherv(outgoing, into, 0)
             ):
                 items = [
-                    None if kind == _GONE else bytes(found[start : start + size])
+                    None if kind == _GONE else bytes(received[start : start + size])
                     for kind, start, size in zip(kinds, starts, sizes, strict=True)
                 ]
                 self._tell(Reply(items if is_taking else []))
@@ -450,31 +446,31 @@ class Relay:
 
     def _sync(self) -> None:
         offset, error = 0, 0
-        for other in range(1, self.count):
+        for peer in range(1, self.count):
             try:
                 if self.rank == 0:
-                    send_pings(self._comm, other, self._timeout_s)
-                elif self.rank == other:
+                    send_pings(self._comm, peer, self._timeout_s)
+                elif self.rank == peer:
                     offset, error = answer_pings(self._comm, self._serve_shortly, self._timeout_s)
             except TimeoutError:
                 self._lose(
-                    f"a timeout: no answer of rank {other if self.rank == 0 else 0} while clocks"
+                    f"a timeout: no answer of rank {peer if self.rank == 0 else 0} while clocks"
                     " were compared"
                 )
             if self.lost is not None:
                 return
-        # From one time that clocks are compared to the next: from when the run begins until it
-        # ends.
+        # The longest silence since the last comparison of clocks, which is from the run's start to
+        # its end.
         deaf_s, self._deaf_s = self._deaf_s, 0.0
         self._tell(Instant(offset, error, int(deaf_s * 1e9)))
 
     def _serve_shortly(self) -> bool:
-        """Do what is due besides; return whether to go on."""
+        """Serve messages for a moment; return whether to go on."""
         self._serve(_QUICK_S)
         return self.lost is None
 
     def _finish(self, call: Any) -> bool:
-        """Wait until `call` is done on all ranks; return False if one is lost."""
+        """Wait until the collective `call` has ended on all ranks; return False if one is lost."""
         quick_until = time.monotonic() + _QUICK_FOR_S
         while not call.Test():
             self._serve(_QUICK_S if time.monotonic() < quick_until else _SLOW_S)
@@ -485,39 +481,39 @@ class Relay:
     def _serve(self, rest_s: float) -> None:
         """Receive messages of the replay and of the other ranks for `rest_s`.
 
-        Give and look for signs of life.
+        Send heartbeats, and check those of the others.
         """
         if not self._is_gone and self._line.poll(rest_s):
-            self._take()
+            self._receive()
         elif self._is_gone:
             time.sleep(rest_s)
         while self._signals:
             self._tell(Stop(self._signals.pop(0)))
         status = self._mpi.Status()
         while self._comm.Iprobe(self._mpi.ANY_SOURCE, _CONTROL, status):
-            said = self._comm.recv(source=status.source, tag=_CONTROL)
+            message = self._comm.recv(source=status.source, tag=_CONTROL)
             if status.source in self._heard:
                 self._heard[status.source] = time.monotonic()
-            self._hear(said)
+            self._hear(message)
         now = time.monotonic()
         if now - self._beat_at >= BEAT_S:
-            stood_s, self._beat_at = now - self._beat_at, now
-            if stood_s > _STOOD_S:
-                self._ponged += stood_s
-                self._heard = {other: heard + stood_s for other, heard in self._heard.items()}
+            interval_s, self._beat_at = now - self._beat_at, now
+            if interval_s > _SUSPENDED_S:
+                self._ponged += interval_s
+                self._heard = {peer: heard + interval_s for peer, heard in self._heard.items()}
             self._beat(now)
 
     def _beat(self, now: float) -> None:
         self._sent = [request for request in self._sent if not request.Test()]
-        for other, heard in self._heard.items():
-            self._sent.append(self._comm.isend((_BEAT, ""), other, _CONTROL))
+        for peer, heard in self._heard.items():
+            self._sent.append(self._comm.isend((_BEAT, ""), peer, _CONTROL))
             if now - heard > self._timeout_s:
-                return self._lose(f"a timeout: no answer of rank {other} for {self._timeout_s:g} s")
+                return self._lose(f"a timeout: no answer of rank {peer} for {self._timeout_s:g} s")
         if self._is_gone:
             return None
         self._tell(Sign.PING)
         if (used := _cpu_ticks(self._pid)) != self._used:
-            # It may have no time to answer.
+            # It uses CPU time, so it is alive, but may have no time to answer.
             self._used, self._ponged = used, now
         deaf_s = now - self._ponged
         if deaf_s > _DEAF_S:
@@ -527,8 +523,8 @@ class Relay:
             os.kill(self._pid, signal.SIGKILL)
         return None
 
-    def _hear(self, said: tuple[bytes, str]) -> None:
-        kind, reason = said
+    def _hear(self, message: tuple[bytes, str]) -> None:
+        kind, reason = message
         if kind == _STOP:
             self._tell(Stop(reason))
             if self.rank == 0:
@@ -536,28 +532,28 @@ class Relay:
         elif kind == _LOST:
             self._give_up(reason)
 
-    def _take(self) -> None:
+    def _receive(self) -> None:
         try:
-            said = self._line.recv()
+            message = self._line.recv()
         except (EOFError, OSError):
             return self._bury()
-        # Whatever it says, it lives.
+        # Any message shows that the replay is alive.
         self._ponged = time.monotonic()
-        if isinstance(said, Stop):
-            self._end_all(said.reason)
-        elif isinstance(said, Folder):
-            self.folder = said.path
-        elif said is Sign.BYE:
-            self._said_bye = True
-        elif said is not Sign.PONG:
-            self._waiting = said
+        if isinstance(message, Stop):
+            self._end_all(message.reason)
+        elif isinstance(message, Folder):
+            self.folder = message.path
+        elif message is Sign.BYE:
+            self._has_left = True
+        elif message is not Sign.PONG:
+            self._waiting = message
         return None
 
     def _bury(self) -> None:
         """Record how the replay's process ended."""
         _, status = os.waitpid(self._pid, 0)
         self._is_gone, self._code = True, os.waitstatus_to_exitcode(status)
-        if not self._said_bye:
+        if not self._has_left:
             how = signal.Signals(-self._code).name if self._code < 0 else f"code {self._code}"
             self._end_all(f"the exit of rank {self.rank} ({how})")
             self._code = RankLost.exit_code
@@ -570,13 +566,13 @@ class Relay:
 
     def _say_to_all(self, kind: bytes, reason: str) -> None:
         self._sent += [
-            self._comm.isend((kind, reason), other, _CONTROL) for other in range(1, self.count)
+            self._comm.isend((kind, reason), peer, _CONTROL) for peer in range(1, self.count)
         ]
 
     def _lose(self, reason: str) -> None:
-        """Note that a rank will not be heard any more.
+        """Give up a rank that does not answer any more, on all ranks.
 
-        No call of MPI's that all take part in can end.
+        No collective call of MPI can end without it.
         """
         if self.rank == 0:
             self._say_to_all(_LOST, reason)
@@ -597,11 +593,10 @@ class Relay:
     def leave(self, code: int) -> None:
         """End the process.
 
-        MPI in good order if all ranks are there for that. Rank 0's code speaks for the run.
-
-        What rank 0's replay would have put together, had it lived, is put together now.
+        MPI is finalized if no rank was lost. The exit code of the job is rank 0's. If rank 0's
+        replay died, the ranks' runs are merged now, which it would have done.
         """
-        if self.rank == 0 and self._is_gone and not self._said_bye and self.folder is not None:
+        if self.rank == 0 and self._is_gone and not self._has_left and self.folder is not None:
             subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
         if self.lost is None:
             self._mpi.Finalize()

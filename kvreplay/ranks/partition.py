@@ -2,12 +2,12 @@
 
 Operations that depend on each other stay on one rank; each part is a trace file.
 
-Nodes and users are assigned to ranks round-robin, in the order in which the trace shows them,
-objects by a hash of their numbers. Background work on an object goes to the rank that wrote it
-last. Where ranks touch the same object, each has its own copy, written before the run; a delete of
-such an object is left out if its rank goes on to read what another wrote since. All that is
-counted. The choice is made row by row in C (`native/partition.c`). `run/rank_targets.py` gives
-each rank a folder or file of its own below what `--tier` names.
+Nodes and users are assigned to ranks round-robin, in the order in which they appear in the trace.
+Objects are assigned by a hash of their ids. Background work on an object goes to the rank that
+wrote it last. If several ranks use an object, each has its own copy, written before the run. A
+delete of such an object is left out if its rank later reads a version that another rank wrote.
+Partition notes count all of this. C assigns row by row (`native/partition.c`). `run/rank_targets.py`
+gives each rank a folder or file of its own below the targets of `--tier`.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _COLUMNS = (
     "stage",
     "node",
 )
-_MOST_IDS = 1 << 31
+_MAX_IDS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +58,9 @@ class Part:
     planned: int
     """Rows of this rank on tiers that have a target."""
     warmup_rows: int | None
-    """Those of its rows that a warm-up of the whole trace's first rows leaves out.
+    """Number of its rows that belong to the warm-up, which is the whole trace's first rows.
 
-    Null without one.
+    None if the warm-up is not given in rows.
     """
     is_whole: bool
     """Whether the ranks together replay the whole trace."""
@@ -68,7 +68,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:
-    """How a trace is to be partitioned."""
+    """Options of a partition."""
 
     by: PartitionBy | None
     ranks: int
@@ -80,41 +80,44 @@ class PartitionOptions:
     warmup_rows: int | None = None
 
 
-def write_part(trace: Path, asked: PartitionOptions, rank: int, path: Path) -> Part:
+def write_part(trace: Path, options: PartitionOptions, rank: int, path: Path) -> Part:
     """Write the part of `rank` to `path` as a trace of its own, with the objects table beside it.
 
-    All ranks come to the same parts, each by itself.
+    Each rank computes the whole partition by itself, and all come to the same one.
 
-    ConfigError if the trace cannot be partitioned so. TraceError if it is damaged.
+    ConfigError if the trace cannot be partitioned by that key. TraceError if it is damaged.
     """
     reader = open_table(trace, TRACE)
-    by, because = _by(reader, asked.by)
-    first = _Pass(reader, by, asked)
-    parts = [np.zeros(0, bool)]
+    key, because = _partition_key(reader, options.by)
+    assignment = _Assignment(reader, key, options)
+    masks = [np.zeros(0, bool)]
     planned = warmup_rows = 0
-    for rows, ranks in first.batches():
-        parts.append(ranks == rank)
-        planned += int((parts[-1] & np.isin(rows["tier"], list(asked.tiers))).sum())
-        warmup_rows += int(parts[-1][: max(0, (asked.warmup_rows or 0) - first.rows)].sum())
-    mine = np.concatenate(parts)
-    needless = _needless(reader, first.own, mine)
+    for rows, ranks in assignment.batches():
+        masks.append(ranks == rank)
+        planned += int((masks[-1] & np.isin(rows["tier"], list(options.tiers))).sum())
+        warmup_rows += int(masks[-1][: max(0, (options.warmup_rows or 0) - assignment.rows)].sum())
+    mine = np.concatenate(masks)
+    needless = _needless_deletes(reader, assignment.objects, mine)
     mine[needless] = False
-    note = first.note(because, len(needless))
-    _write(reader, path, mine, note, rank, first)
-    # Beside the part: objects keep their numbers.
-    theirs, ours = objects_path(trace), objects_path(path)
-    ours.unlink(missing_ok=True)
-    if theirs.is_file():
+    note = assignment.note(because, len(needless))
+    _write(reader, path, mine, note, rank, assignment)
+    # Objects keep their ids, so the whole objects table goes beside the part.
+    whole_objects, part_objects = objects_path(trace), objects_path(path)
+    part_objects.unlink(missing_ok=True)
+    if whole_objects.is_file():
         try:
-            os.link(theirs, ours)
+            os.link(whole_objects, part_objects)
         except OSError:
-            shutil.copyfile(theirs, ours)
-    return Part(
-        path, note, planned, None if asked.warmup_rows is None else warmup_rows, not first.is_cut
-    )
+            shutil.copyfile(whole_objects, part_objects)
+    part_warmup_rows = None if options.warmup_rows is None else warmup_rows
+    return Part(path, note, planned, part_warmup_rows, not assignment.is_cut)
 
 
-def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
+def _partition_key(reader: Reader, requested: PartitionBy | None) -> tuple[PartitionBy, str]:
+    """Return the key to partition by, and the reason for it.
+
+    ConfigError if the trace does not have the requested key.
+    """
     nodes, has_requests = set(), False
     names = ("node", "request_id") if "node" in reader.extras else ("request_id",)
     for batch in reader.batches(names):
@@ -123,64 +126,69 @@ def _by(reader: Reader, asked: PartitionBy | None) -> tuple[PartitionBy, str]:
         has_requests = has_requests or batch.column("request_id").null_count < batch.num_rows
         if has_requests and (len(nodes) > 1 or "node" not in names):
             break
-    if asked is None and len(nodes) > 1:
+    if requested is None and len(nodes) > 1:
         return PartitionBy.NODE, "the trace has several nodes"
-    if asked is None and has_requests:
+    if requested is None and has_requests:
         return PartitionBy.USER, "the trace has requests, and one node"
-    if asked is None:
+    if requested is None:
         return PartitionBy.OBJECT, "the trace has neither nodes nor requests"
-    if asked is PartitionBy.NODE and len(nodes) <= 1:
+    if requested is PartitionBy.NODE and len(nodes) <= 1:
         raise ConfigError(
             f"--partition node: {reader.path} has one node; partition it by user or object"
         )
-    if asked is PartitionBy.USER and not has_requests:
+    if requested is PartitionBy.USER and not has_requests:
         raise ConfigError(
             f"--partition user: {reader.path} has no requests; partition it by object"
         )
-    return asked, "--partition"
+    return requested, "--partition"
 
 
 def _sessions(path: Path | None) -> dict[int, int] | None:
-    """Return the session of each request, where the requests table says it.
+    """Return the session of each request that has one, from the requests table.
 
-    Those without are users of their own.
+    Each request without a session is a user of its own.
     """
     if path is None:
         return None
-    found: dict[int, int] = {}
+    session_by_request: dict[int, int] = {}
     for batch in open_table(path, REQUESTS).batches(("request_id", "session_id")):
         pairs = zip(
             batch.column("request_id").to_pylist(),
             batch.column("session_id").to_pylist(),
             strict=True,
         )
-        found |= {request: session for request, session in pairs if session is not None}
-    return found
+        session_by_request |= {
+            request: session for request, session in pairs if session is not None
+        }
+    return session_by_request
 
 
-class _Pass:
-    """One pass over the rows that the limit admits: the rank of each."""
+class _Assignment:
+    """The assignment of rows to ranks, in one pass over the rows that the limit admits."""
 
-    def __init__(self, reader: Reader, by: PartitionBy, asked: PartitionOptions) -> None:
-        self._reader, self._by, self._asked = reader, by, asked
-        self._sessions = _sessions(asked.requests) if by is PartitionBy.USER else None
+    def __init__(self, reader: Reader, key: PartitionBy, options: PartitionOptions) -> None:
+        self._reader, self._key, self._options = reader, key, options
+        self._sessions = _sessions(options.requests) if key is PartitionBy.USER else None
         self._rank_of: dict[tuple[int, int], int] = {}
-        """Rank by partition key: a node, or whether a user is a session, and its number."""
-        self.own = np.zeros(0, OWN)
+        """Rank by partition key.
+
+        The key of a node is (0, its number), of a session (1, its id), of any other user (0, its
+        request's id).
+        """
+        self.objects = np.zeros(0, OWN)
         """Structs OWN by object id."""
-        self._of_request = np.zeros(0, np.int16)
-        """The rank + 1 of each request, by its id; -1 for several ranks."""
+        self._request_ranks = np.zeros(0, np.int16)
+        """The rank + 1 of each request, by its id; -1 for a request on several ranks."""
         self.counts = np.zeros(2, np.int64)
         """Rows on objects that another rank touched first, and their bytes."""
-        self.rows_of, self.bytes_of = (
-            np.zeros(asked.ranks, np.int64),
-            np.zeros(asked.ranks, np.int64),
-        )
+        self.rows_by_rank = np.zeros(options.ranks, np.int64)
+        self.bytes_by_rank = np.zeros(options.ranks, np.int64)
         self.rows, self.is_cut = 0, False
-        self._moved = 0
+        self._limited_bytes = 0
+        """Bytes read and written so far that count towards a limit of bytes."""
 
     def batches(self) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
-        """Yield the columns of the rows, nulls as -1, and int16 the rank of each."""
+        """Yield the columns of a batch of rows, with -1 for null, and the rank of each (int16)."""
         for batch in self._reader.batches(_COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in _COLUMNS}
             count = self._admitted(rows)
@@ -194,136 +202,155 @@ class _Pass:
                 return
 
     def _admitted(self, rows: dict[str, np.ndarray]) -> int:
-        limit, count = self._asked.limit, len(rows["ts_ns"])
+        """Return how many of the batch's first rows the limit admits."""
+        limit, count = self._options.limit, len(rows["ts_ns"])
         if limit.rows is not None:
             return min(count, limit.rows - self.rows)
         if limit.span_ns is not None:
             return int(np.searchsorted(rows["ts_ns"], limit.span_ns))
         if limit.moved_bytes is not None:
-            wanted = np.isin(rows["tier"], list(self._asked.tiers)) & (rows["op"] != DELETE)
-            total = self._moved + np.cumsum(np.where(wanted, rows["length_bytes"], 0))
-            self._moved = int(total[-1]) if count else self._moved
+            is_transfer = np.isin(rows["tier"], list(self._options.tiers)) & (rows["op"] != DELETE)
+            total = self._limited_bytes + np.cumsum(np.where(is_transfer, rows["length_bytes"], 0))
+            self._limited_bytes = int(total[-1]) if count else self._limited_bytes
             return int(np.searchsorted(total, limit.moved_bytes, side="right"))
         return count
 
     def _ranks(self, rows: dict[str, np.ndarray]) -> np.ndarray:
+        """Return the rank of each row (int16)."""
         objects, requests = rows["object_id"], rows["request_id"]
-        if self._by is PartitionBy.NODE:
-            wanted = self._hands(rows["node"])
-        elif self._by is PartitionBy.USER:
-            wanted = np.where(requests < 0, -1, self._hands(requests))
+        # For each row: a rank, -1 for the rank that wrote the object last, -2 by the object's hash.
+        if self._key is PartitionBy.NODE:
+            assigned = self._assign_round_robin(rows["node"])
+        elif self._key is PartitionBy.USER:
+            assigned = np.where(requests < 0, -1, self._assign_round_robin(requests))
         else:
-            wanted = np.full(len(objects), -2)
-        self.own = _grown(self.own, int(objects.max()) + 1, "object_id")
-        self._of_request = _grown(self._of_request, int(requests.max()) + 1, "request_id")
+            assigned = np.full(len(objects), -2)
+        self.objects = _grown(self.objects, int(objects.max()) + 1, "object_id")
+        self._request_ranks = _grown(self._request_ranks, int(requests.max()) + 1, "request_id")
         stages = np.where(rows["stage"] < 0, -1, requests)
-        wanted = wanted.astype(np.int16)
-        # Of each: a rank, the object's owner (-1), or by the object (-2).
-        ranks = np.empty(len(wanted), np.int16)
-        asked = _partition_rows({**rows, "request": stages})
-        _assign(asked, wanted, self._asked.ranks, self.own, self._of_request, self.counts, ranks)
-        self.rows_of += np.bincount(ranks, minlength=self._asked.ranks)
-        moved = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
-        self.bytes_of += np.bincount(ranks, moved, minlength=self._asked.ranks).astype(np.int64)
+        assigned = assigned.astype(np.int16)
+        ranks = np.empty(len(assigned), np.int16)
+        _assign(
+            _partition_rows({**rows, "request": stages}),
+            assigned,
+            self._options.ranks,
+            self.objects,
+            self._request_ranks,
+            self.counts,
+            ranks,
+        )
+        self.rows_by_rank += np.bincount(ranks, minlength=self._options.ranks)
+        transfers = np.where(rows["op"] == DELETE, 0, rows["length_bytes"])
+        rank_bytes = np.bincount(ranks, transfers, minlength=self._options.ranks)
+        self.bytes_by_rank += rank_bytes.astype(np.int64)
         return ranks
 
-    def _hands(self, keys: np.ndarray) -> np.ndarray:
-        """Return the rank of each of `keys`.
-
-        Those not seen before are assigned to one rank after the other.
-        """
-        found, firsts, places = np.unique(keys, return_index=True, return_inverse=True)
-        ranks = np.zeros(len(found), np.int64)
-        for at in np.argsort(firsts, kind="stable").tolist():
-            key = int(found[at])
+    def _assign_round_robin(self, keys: np.ndarray) -> np.ndarray:
+        """Return the rank of each of `keys`; new keys are assigned round-robin in their order."""
+        unique_keys, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
+        ranks = np.zeros(len(unique_keys), np.int64)
+        for index in np.argsort(firsts, kind="stable").tolist():
+            key = int(unique_keys[index])
             if key >= 0:
                 session = None if self._sessions is None else self._sessions.get(key)
                 user = (0, key) if session is None else (1, session)
-                ranks[at] = self._rank_of.setdefault(user, len(self._rank_of) % self._asked.ranks)
-        return ranks[places]
+                next_rank = len(self._rank_of) % self._options.ranks
+                ranks[index] = self._rank_of.setdefault(user, next_rank)
+        return ranks[inverse]
 
     def note(self, because: str, needless: int) -> PartitionNote:
         """Return the facts of the partition; `needless` deletes of this rank were left out."""
-        of, ranks = self._rank_of, range(self._asked.ranks)
-        nodes = [sorted(node for (_, node), to in of.items() if to == rank) for rank in ranks]
+        nodes = [
+            sorted(node for (_, node), node_rank in self._rank_of.items() if node_rank == rank)
+            for rank in range(self._options.ranks)
+        ]
         return PartitionNote(
-            by=self._by,
+            by=self._key,
             because=because,
             distributed=(
-                len(of)
-                if self._by is not PartitionBy.OBJECT
-                else int((self.own["first"] != 0).sum())
+                len(self._rank_of)
+                if self._key is not PartitionBy.OBJECT
+                else int((self.objects["first"] != 0).sum())
             ),
-            rows=self.rows_of.tolist(),
-            bytes=self.bytes_of.tolist(),
-            nodes=nodes if self._by is PartitionBy.NODE else None,
-            shared_objects=int((self.own["is_shared"] != 0).sum()),
+            rows=self.rows_by_rank.tolist(),
+            bytes=self.bytes_by_rank.tolist(),
+            nodes=nodes if self._key is PartitionBy.NODE else None,
+            shared_objects=int((self.objects["is_shared"] != 0).sum()),
             shared_rows=int(self.counts[0]),
             shared_bytes=int(self.counts[1]),
-            split_requests=int((self._of_request == -1).sum()),
+            split_requests=int((self._request_ranks == -1).sum()),
             deletes_left_out=needless,
         )
 
 
 def _grown(array: np.ndarray, length: int, column: str) -> np.ndarray:
-    """Return `array` with room for `length`; pages that are not touched take no memory."""
-    if length > _MOST_IDS:
+    """Return `array` extended to at least `length`; untouched pages use no memory."""
+    if length > _MAX_IDS:
         raise ConfigError(
             f"{column} {length - 1}: too large to partition; kvtrace numbers them from 0"
         )
     if length <= len(array):
         return array
-    more = np.zeros(max(length, 2 * len(array)), array.dtype)
-    more[: len(array)] = array
-    return more
+    extended = np.zeros(max(length, 2 * len(array)), array.dtype)
+    extended[: len(array)] = array
+    return extended
 
 
-def _needless(reader: Reader, own: np.ndarray, mine: np.ndarray) -> Sequence[int]:
-    """Return which of the rows `mine` would delete what its rank reads later, because another rank
-    wrote it since.
+def _needless_deletes(reader: Reader, objects: np.ndarray, mine: np.ndarray) -> Sequence[int]:
+    """Return the numbers of this rank's deletes after which it reads the object without a write.
+
+    In the whole trace, another rank writes the object in between. `objects` are structs OWN,
+    `mine` is true for this rank's rows.
     """
-    shared = np.flatnonzero(own["is_shared"])
+    shared = np.flatnonzero(objects["is_shared"])
     if not len(shared):
         return []
     tiers = len(reader.meta.tiers)
-    # Of each object: its place among those that several ranks touch, or -1.
-    place = np.full(len(own), -1, np.int32)
-    place[shared] = np.arange(len(shared))
-    known = np.zeros(len(shared) * tiers, SHARED)
-    known["deleted_row"] = -1
-    at, found = 0, list[int]()
+    # The index of each object among those that several ranks use, or -1.
+    shared_index = np.full(len(objects), -1, np.int32)
+    shared_index[shared] = np.arange(len(shared))
+    states = np.zeros(len(shared) * tiers, SHARED)
+    states["deleted_row"] = -1
+    first_row, needless = 0, list[int]()
     for batch in reader.batches(_COLUMNS):
-        ours = mine[at : at + batch.num_rows].view(np.int8)
+        is_mine = mine[first_row : first_row + batch.num_rows].view(np.int8)
         rows = _partition_rows(
-            {name: numbers(batch.column(name))[: len(ours)] for name in _COLUMNS}, at
+            {name: numbers(batch.column(name))[: len(is_mine)] for name in _COLUMNS}, first_row
         )
-        new = np.empty(len(ours), np.int64)
-        found += new[: _find_needless(rows, ours, tiers, place, known, new)].tolist()
-        at += len(ours)
-        if at >= len(mine):
+        row_numbers = np.empty(len(is_mine), np.int64)
+        count = _find_needless(rows, is_mine, tiers, shared_index, states, row_numbers)
+        needless += row_numbers[:count].tolist()
+        first_row += len(is_mine)
+        if first_row >= len(mine):
             break
-    return found
+    return needless
 
 
 def _write(
-    reader: Reader, path: Path, mine: np.ndarray, note: PartitionNote, rank: int, whole: _Pass
+    reader: Reader,
+    path: Path,
+    mine: np.ndarray,
+    note: PartitionNote,
+    rank: int,
+    assignment: _Assignment,
 ) -> None:
-    meta, once = reader.meta, Repeated(reader, whole.rows, 1)
+    """Write the rows of `rank`, those where `mine` is true, as a trace."""
+    meta, once = reader.meta, Repeated(reader, assignment.rows, 1)
     share = {
         "file": reader.path.name,
         "rank": rank,
         "ranks": len(note.rows),
         "partitioned_by": note.by,
         "nodes": None if note.nodes is None else sorted(chain.from_iterable(note.nodes)),
-        "rows": whole.rows,
-        # Repeats of all parts begin together, and their requests are the same ones on all.
+        "rows": assignment.rows,
+        # The repeats of all parts begin together and have the same request ids.
         "period_ns": once.period_ns,
         "requests": once.requests,
     }
     meta = msgspec.structs.replace(
         meta,
         source=(meta.source or {}) | {"part": share},
-        # They count the whole trace.
+        # The statistics are of the whole trace.
         stats=None,
         notes=[
             *meta.notes,
@@ -336,19 +363,19 @@ def _write(
     extras = tuple(dict.fromkeys([*reader.extras, WHOLE_ROW]))
     with create(path, TRACE, meta, extras) as out:
         for batch in reader.batches([*TRACE.names, *extras]):
-            own_rows = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
-            if len(own_rows):
-                own = batch.take(own_rows)
-                index = own.schema.get_field_index(WHOLE_ROW)
-                whole_rows = pa.array(trace_rows(reader, batch, first_row)[own_rows])
-                out.write(own.set_column(index, own.schema.field(index), whole_rows))
+            indices = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
+            if len(indices):
+                own = batch.take(indices)
+                column = own.schema.get_field_index(WHOLE_ROW)
+                whole_rows = pa.array(trace_rows(reader, batch, first_row)[indices])
+                out.write(own.set_column(column, own.schema.field(column), whole_rows))
             first_row += batch.num_rows
             if first_row >= len(mine):
                 break
 
 
 OWN, SHARED = map(REPLAY.dtype, ("Own", "Shared"))
-"""Structs of an object, and of an object of a tier that several ranks touch."""
+"""Structs of an object, and of an object on a tier that several ranks use."""
 _ASSIGNED_COLUMNS = ("op", "tier", "object_id", "offset_bytes", "length_bytes", "request")
 _assign = function("partition_assign", StructAt, I2, int, OWN, I2, I8, I2)
 _find_needless = function("partition_find_needless", StructAt, I1, int, I4, SHARED, I8, returns=int)

@@ -1,10 +1,10 @@
-"""The files that each rank leaves of a run, and the figures of all ranks together.
+"""The files that each rank writes, and the figures of all ranks together.
 
-Ranks leave files (`ranks.json`, `rank.json`, and a run each), so that the whole can be put together
-after a crash too. One recorder takes the rows of every rank's ops.parquet in the order of the
-common clock, so its counts, rates and percentiles are those of a run of one process. A checkpoint
-ends when its last rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The
-time of a request is what its operations on all ranks cover together.
+Ranks write files (`ranks.json`, `rank.json`, and a run each), so that they can be merged after a
+crash too. One recorder takes the rows of every rank's ops.parquet in the order of the common clock,
+so its counts, rates and percentiles are those of a run of one process. A checkpoint ends when its
+last rank ends it, and its bytes are those of all ranks, as MLPerf Storage counts. The storage time
+of a request is the union of the times of its operations on all ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from kvreplay.plan.replay_config import Config, Criteria, PartitionBy
 from kvreplay.plan.window import IS_LOAD
 from kvreplay.result.checkpoints import figures_of, joined, spans_of, times_beside
-from kvreplay.result.figures import added, least
+from kvreplay.result.figures import min_known, sum_fields
 from kvtrace.core.metrics.native import NONE, NOT_DONE, OPS_A_PLACE, READ
 from kvtrace.core.metrics.ops_table import (
     NO_ENGINE,
@@ -49,9 +49,9 @@ from kvtrace.core.tables import open_table
 from kvtrace.core.units import per_second
 
 RANKS_FILE = "ranks.json"
-"""In the folder of the whole, from before the start on."""
+"""File in the output folder, written before the start."""
 RANK_FILE = "rank.json"
-"""In the folder of a rank, at its end."""
+"""File in a rank's folder, written at its end."""
 
 
 class Ordered(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,12 +64,12 @@ class Ordered(msgspec.Struct, frozen=True, kw_only=True):
     argv: list[str]
     config: Config
     trace: str
-    """Its absolute path at rank 0."""
+    """Absolute path of the trace at rank 0."""
     output: str
-    """As given to rank 0."""
+    """The output folder as given to rank 0."""
     is_forced: bool = False
     partition: PartitionBy | None = None
-    """The key that partitions the trace; null: chosen from the trace."""
+    """The key that partitions the trace; null if the trace itself decides."""
 
 
 class RankReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -82,53 +82,53 @@ class RankReport(msgspec.Struct, frozen=True, kw_only=True):
     is_whole: bool = True
     """Whether the ranks together were to replay the whole trace."""
     is_idle: bool = False
-    """Its part is empty."""
+    """Whether the rank has no rows to replay."""
     error: str | None = None
-    """The error that occurred after all ranks had begun."""
+    """The error of this rank after all ranks had begun."""
     clock_offset_ns: int | None = None
     clock_error_ns: int | None = None
     clock_drift_ns: int | None = None
     start_ns: int | None = None
-    """When all began, by rank 0's clock."""
+    """The common start, by rank 0's clock."""
     begun_late_ns: int | None = None
     stood_still_ns: int | None = None
     orphaned_ns: int | None = None
-    """When, by rank 0's clock, its MPI process was gone; null if it was not."""
+    """The end of its MPI process, by rank 0's clock; null if that lived on."""
 
 
 @dataclass(frozen=True, slots=True)
-class PartRun:
+class RankRun:
     """The run of one rank, and its report."""
 
     rank: int
     host: str
     folder: Path
     run: RunFile | None
-    """Null if it left none, or had nothing to replay."""
+    """None if the rank left no run, or had nothing to replay."""
     report: RankReport
-    """Empty if it did not come to its end."""
+    """Empty if the rank died."""
     has_ended: bool
     trouble: str | None = None
-    """Why its files cannot be read."""
+    """The error in reading its files, if there was one."""
     late_ns: int = 0
-    """How much later it began than the first rank."""
+    """Time from the first rank's start to its own."""
 
     @property
     def status(self) -> str:
-        """As in its run.json; idle if its part was empty, lost if it left nothing or died."""
+        """The status in its run.json; idle if it had no rows, lost if it left no run or died."""
         if self.run is None:
             return "idle" if self.report.is_idle else "lost"
-        # A recovered run is partial, too: a process that died did not report it.
+        # The run recovered from a dead rank is partial, but the rank itself reported nothing.
         return self.run.status if self.has_ended else "lost"
 
     @property
     def reason(self) -> str | None:
-        """Why it is not complete, as far as that is known."""
+        """The reason why it is not complete, as far as that is known."""
         return self.trouble or self.report.error or (None if self.run is None else self.run.reason)
 
     @property
     def figures(self) -> list[Figures]:
-        """Those of its run."""
+        """The figures of its run."""
         return [] if self.run is None else self.run.summary.figures
 
     @property
@@ -138,24 +138,24 @@ class PartRun:
 
     @property
     def operations(self) -> int:
-        """Those that completed."""
+        """The number of completed operations."""
         return 0 if self.run is None else self.run.summary.operations or 0
 
     @property
     def first_submission_ns(self) -> int | None:
-        """After all began; null if it is not known."""
+        """The first submission after the rank's start; None if it is unknown."""
         batches = (
             []
             if self.run is None
             else open_table(self.folder / OPS_FILE, OPS).batches(("submitted_ns",))
         )
         firsts = (pc.min(batch.column("submitted_ns")).as_py() for batch in batches)
-        # Rows far behind are submitted later.
+        # A batch holds enough rows that rows of later batches are submitted later.
         return next((first for first in firsts if first is not None), None)
 
     @property
     def ops(self) -> OpsFile:
-        """Its operations, of which figures leave out the warm-up."""
+        """The table of its operations; figures leave out its warm-up."""
         run = self.run
         return OpsFile(
             self.folder / OPS_FILE,
@@ -170,40 +170,45 @@ class RankedRun:
     """The operations and requests of all ranks, recorded in the order of their common clock."""
 
     recorder: OperationRecorder[TableTier]
-    """Times count from when the first rank began."""
+    """Times count from the first rank's start."""
     requests: RequestFigures | None
-    """Null if no rank kept its requests."""
+    """None if no rank recorded its requests."""
     is_exact: bool
-    """Whether percentiles are those of all values; if not, of histograms."""
+    """Whether percentiles are exact; if not, they come from histograms."""
 
 
-def record_ranks(parts: Sequence[PartRun], tiers: Sequence[str], criteria: Criteria) -> RankedRun:
-    """Record the operations that `parts` left, on the trace's `tiers`, and their requests.
+def record_ranks(
+    rank_runs: Sequence[RankRun], tiers: Sequence[str], criteria: Criteria
+) -> RankedRun:
+    """Record the operations of all ranks, on the trace's `tiers`, and their requests.
 
-    TraceError if what a rank left is damaged.
+    TraceError if a rank's table is damaged.
     """
-    left = [part for part in parts if part.run is not None]
-    is_open = any(part.run.pacing.loop == "open" for part in left if part.run is not None)
+    present = [rank_run for rank_run in rank_runs if rank_run.run is not None]
+    is_open = any(
+        rank_run.run.pacing.loop == "open" for rank_run in present if rank_run.run is not None
+    )
     counts = np.zeros(len(tiers) * OPS_A_PLACE, np.int64)
-    for figures in (figures for part in left for figures in part.figures):
+    for figures in (figures for rank_run in present for figures in rank_run.figures):
         kind = tiers.index(figures.tier) * OPS_A_PLACE + OPS_NAMES.index(figures.op)
         counts[kind] += figures.operations or 0
-    known_tiers = [_tier_of(left, tier) for tier in tiers]
+    known_tiers = [_tier_of(present, tier) for tier in tiers]
     recorder = table_recorder(known_tiers, counts, is_open_loop=is_open)
-    requests = _RankRequests(left, recorder.moves, criteria, is_open_loop=is_open)
-    for rows, file, least_later in read_in_time([p.ops for p in left], is_open_loop=is_open):
+    requests = _RankRequests(present, recorder.moves, criteria, is_open_loop=is_open)
+    tables = [rank_run.ops for rank_run in present]
+    for rows, ranks, min_later_request in read_in_time(tables, is_open_loop=is_open):
         planned = rows.where(rows.engine != NO_ENGINE)
         recorder.add(planned.rows, planned.is_counted, asked_bytes=planned.asked_bytes)
-        requests.take(rows, planned, file, least_later)
+        requests.take(rows, planned, ranks, min_later_request)
     recorder.end()
     return RankedRun(
         recorder, requests.figures(), is_exact=bool((exact_limits(counts) == counts).all())
     )
 
 
-def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:
-    """Return the figures of a tier over all ranks; null if none of them used it."""
-    figures = [f for part in parts for f in part.figures if f.tier == tier]
+def _tier_of(rank_runs: Sequence[RankRun], tier: str) -> TableTier | None:
+    """Return the recorder's description of a tier over all ranks; None if none of them used it."""
+    figures = [f for rank_run in rank_runs for f in rank_run.figures if f.tier == tier]
     if not figures:
         return None
     engines = list(dict.fromkeys(f.engine for f in figures))
@@ -216,19 +221,19 @@ def _tier_of(parts: Sequence[PartRun], tier: str) -> TableTier | None:
 
 
 def merge_figures(
-    parts: Sequence[PartRun], recorder: OperationRecorder[TableTier]
+    rank_runs: Sequence[RankRun], recorder: OperationRecorder[TableTier]
 ) -> list[Figures]:
     """Return the figures of each tier and kind of operation, over all ranks.
 
-    The bytes that deletes freed are no rows of `ops`, nor those of a simulated tier: they are the
-    ranks' own, added up.
+    Rows of `ops` do not have the bytes that deletes freed, nor those of a simulated tier. So bytes
+    are the sum over the ranks' own figures.
     """
-    own: dict[tuple[str, str], list[Figures]] = {}
-    for figures in (figures for part in parts for figures in part.figures):
-        own.setdefault((figures.tier, figures.op), []).append(figures)
+    by_kind: dict[tuple[str, str], list[Figures]] = {}
+    for figures in (figures for rank_run in rank_runs for figures in rank_run.figures):
+        by_kind.setdefault((figures.tier, figures.op), []).append(figures)
     merged = []
     for figures in recorder.figures():
-        sums = added(own.get((figures.tier, figures.op), []), "bytes")
+        sums = sum_fields(by_kind.get((figures.tier, figures.op), []), "bytes")
         span_ns = figures.span_ns if figures.latency.count else None
         rate = None if figures.op == Op.DELETE else per_second(sums["bytes"] or 0, span_ns)
         merged.append(msgspec.structs.replace(figures, **sums, bandwidth_bytes_per_s=rate))
@@ -236,27 +241,27 @@ def merge_figures(
 
 
 def merge_pace(runs: Sequence[RunFile], recorder: OperationRecorder[TableTier]) -> Pace | None:
-    """Return whether all ranks kept pace; null in a closed loop."""
-    known = [
+    """Return the merged pace of all ranks; None in a closed loop."""
+    paces = [
         (pace, run.summary.operations or 0)
         for run in runs
         if (pace := run.summary.pace) is not None
     ]
-    if not known:
+    if not paces:
         return None
-    sent = [(pace, pace.lateness.count) for pace, _ in known]
+    sent = [(pace, pace.lateness.count) for pace, _ in paces]
     delivery = recorder.delivery(range(len(recorder.kinds)))
-    late = max(
-        (pace for pace, _ in known), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0)
+    slowest = max(
+        (pace for pace, _ in paces), key=lambda pace: (not pace.kept_pace, pace.end_late_ns or 0)
     )
-    names = {name for pace, _ in known for name in pace.causes}
-    # Shares of response times: those of a rank count by its part of them all.
+    names = {name for pace, _ in paces for name in pace.causes}
+    # A rank's shares of response times are weighted by the sum of its response times.
     weights = [
         (pace, (pace.response.mean_ns or 0) * pace.response.count if pace.response else 0)
-        for pace, _ in known
+        for pace, _ in paces
     ]
     return Pace(
-        kept_pace=all(pace.kept_pace for pace, _ in known),
+        kept_pace=all(pace.kept_pace for pace, _ in paces),
         late_fraction=weighted([(pace.late_fraction, count) for pace, count in sent]) or 0,
         late_by_itself_fraction=weighted(
             [(pace.late_by_itself_fraction, count) for pace, count in sent]
@@ -266,82 +271,111 @@ def merge_pace(runs: Sequence[RunFile], recorder: OperationRecorder[TableTier]) 
         response=recorder.distribution(RESPONSE),
         offered_per_s=delivery.offered_per_s,
         delivered_per_s=delivery.delivered_per_s,
-        end_late_ns=late.end_late_ns,
-        cause=late.cause,
+        end_late_ns=slowest.end_late_ns,
+        cause=slowest.cause,
         causes={
             name: weighted([(pace.causes.get(name, 0), w) for pace, w in weights]) or 0
             for name in sorted(names)
         },
-        held_share=mean([pace.held_share for pace, _ in known]),
-        on_time_fraction=weighted([(pace.on_time_fraction, count) for pace, count in known]),
+        held_share=mean([pace.held_share for pace, _ in paces]),
+        on_time_fraction=weighted([(pace.on_time_fraction, count) for pace, count in paces]),
         unhindered_share=weighted([(pace.unhindered_share, weight) for pace, weight in weights]),
     )
 
 
-def weighted(each: Sequence[tuple[float | None, float]]) -> float | None:
-    """Return the mean of values by their weights; null if one that has any is not known."""
-    whole = sum(weight for _, weight in each)
-    found = total([None if value is None else value * weight for value, weight in each if weight])
-    return None if found is None else found / whole
+def weighted(pairs: Sequence[tuple[float | None, float]]) -> float | None:
+    """Return the weighted mean of pairs of a value and a weight.
+
+    None if a value with a weight is unknown.
+    """
+    total_weight = sum(weight for _, weight in pairs)
+    weighted_sum = total(
+        [None if value is None else value * weight for value, weight in pairs if weight]
+    )
+    return None if weighted_sum is None else weighted_sum / total_weight
 
 
 def merge_checkpoints(
-    parts: Sequence[PartRun], ranked: RankedRun, tiers: Sequence[str], wall_ns: int | None
+    rank_runs: Sequence[RankRun], ranked: RankedRun, tiers: Sequence[str], wall_ns: int | None
 ) -> CheckpointFigures | None:
     """Return the checkpoints of all ranks.
 
     None if no rank saved or restored one. `tiers` are the trace's names.
     """
-    each: dict[tuple[object, ...], list[Checkpoint]] = {}
-    known = [(part, part.run) for part in parts if part.run is not None]
-    for part, run in known:
-        for found in [] if run.checkpoints is None else run.checkpoints.each:
-            # Without a request, rows of one moment are one.
-            of = (found.request_id,) if found.request_id is not None else ("at", found.ts_ns)
+    # The ranks' shares of each checkpoint, by its kind and its request or trace time.
+    shares: dict[tuple[object, ...], list[Checkpoint]] = {}
+    present = [(rank_run, rank_run.run) for rank_run in rank_runs if rank_run.run is not None]
+    for rank_run, run in present:
+        for share in [] if run.checkpoints is None else run.checkpoints.each:
+            # Without a request, rows of one trace time are one checkpoint.
+            key = (share.request_id,) if share.request_id is not None else ("at", share.ts_ns)
             times = {
-                name: getattr(found, name)
+                name: getattr(share, name)
                 for name in ("scheduled_ns", "submitted_ns", "completed_ns")
             }
-            late = {name: None if at is None else at + part.late_ns for name, at in times.items()}
-            each.setdefault((found.kind, *of), []).append(msgspec.structs.replace(found, **late))
-    if not each:
+            common_times = {
+                name: None if time_ns is None else time_ns + rank_run.late_ns
+                for name, time_ns in times.items()
+            }
+            shares.setdefault((share.kind, *key), []).append(
+                msgspec.structs.replace(share, **common_times)
+            )
+    if not shares:
         return None
-    whole = [joined(of) for of in each.values()]
-    whole.sort(key=lambda c: (least([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
-    spans = spans_of(whole, max(part.late_ns + (run.summary.wall_ns or 0) for part, run in known))
-    timed = {figures.tier for part, _ in known for figures in part.figures if figures.latency.count}
+    merged = [joined(of_ranks) for of_ranks in shares.values()]
+    merged.sort(key=lambda c: (min_known([c.scheduled_ns, c.submitted_ns]) or 0, c.ts_ns or 0))
+    end_ns = max(rank_run.late_ns + (run.summary.wall_ns or 0) for rank_run, run in present)
+    spans = spans_of(merged, end_ns)
+    timed = {
+        figures.tier
+        for rank_run, _ in present
+        for figures in rank_run.figures
+        if figures.latency.count
+    }
     names = [tier if tier in timed else None for tier in tiers]
     limit = ranked.recorder.total("good") if ranked.is_exact else 0
-    files, is_open = [part.ops for part, _ in known], ranked.recorder.is_open_loop
+    files, is_open = [rank_run.ops for rank_run, _ in present], ranked.recorder.is_open_loop
     beside = times_beside(files, spans, names, limit, is_open=is_open)
-    return figures_of(whole, spans, wall_ns, beside)
+    return figures_of(merged, spans, wall_ns, beside)
 
 
 class _RankRequests:
-    """The requests of all ranks, each as one: its operations may lie on several of them.
+    """The requests of all ranks; the operations of a request may lie on several ranks.
 
-    A request's time to the first token is valid only if one rank performs all its loads: a rank
-    without loads takes those tokens for computed.
+    A request's TTFT is valid only if one rank performs all its loads: a rank without loads takes
+    those tokens for computed.
     """
 
     def __init__(
-        self, parts: Sequence[PartRun], moves: np.ndarray, criteria: Criteria, *, is_open_loop: bool
+        self,
+        rank_runs: Sequence[RankRun],
+        moves: np.ndarray,
+        criteria: Criteria,
+        *,
+        is_open_loop: bool,
     ) -> None:
-        """Know the requests that `parts` served; `moves` says by tier whether data moves there."""
-        kept = [run.requests for part in parts if (run := part.run) is not None]
-        known = [figures for figures in kept if figures is not None]
-        self._reason = known[0].first_token_reason if known else None
-        self._is_open_loop, self._has_requests = is_open_loop, bool(known)
-        limit = sum(figures.requests for figures in known)
+        """Merge the requests of `parts`.
+
+        `moves` is true for each tier on which data moves.
+        """
+        recorded = [
+            run.requests
+            for rank_run in rank_runs
+            if (run := rank_run.run) is not None and run.requests is not None
+        ]
+        self._reason = recorded[0].first_token_reason if recorded else None
+        self._is_open_loop, self._has_requests = is_open_loop, bool(recorded)
+        limit = sum(figures.requests for figures in recorded)
         self._times = RequestTimes(criteria.targets_ns, limit=limit)
         self._open = OpenRequests(moves, IS_LOAD, is_open_loop=is_open_loop)
-        self._served = [_Served(part.folder / SERVED_FILE) for part in parts]
+        self._served = [_Served(rank_run.folder / SERVED_FILE) for rank_run in rank_runs]
         self._loaders = _Loaders()
 
-    def take(self, rows: OpsRows, planned: OpsRows, file: Any, least_later: int) -> None:
-        """Take rows in the order of time, of which `planned` are those that were replayed.
+    def take(self, rows: OpsRows, planned: OpsRows, ranks: Any, min_later_request: int) -> None:
+        """Record rows in the order of time; `planned` are those that were replayed.
 
-        `file` is the rank of each; requests below `least_later` are over then.
+        `ranks` is the rank of each row. No later row belongs to a request with an id below
+        `min_later_request`.
         """
         columns = {
             "request_id": np.ascontiguousarray(rows.rows["request"]),
@@ -350,49 +384,52 @@ class _RankRequests:
             "op": np.ascontiguousarray(rows.rows["op"]),
         }
         is_load = (columns["op"] == READ) & IS_LOAD[columns["phase"]]
-        self._loaders.add(columns["request_id"][is_load], file[is_load])
+        self._loaders.add(columns["request_id"][is_load], ranks[is_load])
         self._open.begin()
-        taken, first_row = 0, int(rows.rows["trace_row"][0]) if len(file) else 0
-        while taken < len(file):
-            taken = self._open.take(taken, first_row, columns, planned.rows, planned.is_counted)
-            if taken < len(file):
+        position, first_row = 0, int(rows.rows["trace_row"][0]) if len(ranks) else 0
+        while position < len(ranks):
+            position = self._open.take(
+                position, first_row, columns, planned.rows, planned.is_counted
+            )
+            if position < len(ranks):
                 self._open.make_room()
-        self._end_requests(least_later)
+        self._end_requests(min_later_request)
 
     def _end_requests(self, below: int) -> None:
-        over = self._open.pop(below)
-        if not len(over):
+        """Record the times of the requests with ids below `below`, which have ended."""
+        finished = self._open.pop(below)
+        if not len(finished):
             return
-        qos, first_token = np.full(len(over), -1, np.int8), np.full(len(over), NOT_DONE)
-        first_loader, last_loader = self._loaders.pop(over["id"])
+        qos, first_token = np.full(len(finished), -1, np.int8), np.full(len(finished), NOT_DONE)
+        first_loader, last_loader = self._loaders.pop(finished["id"])
         for rank, served in enumerate(self._served):
             rows = served.up_to(below)
-            at = np.searchsorted(over["id"], rows["request_id"])
-            is_here = (at < len(over)) & (
-                over["id"][np.minimum(at, len(over) - 1)] == rows["request_id"]
+            index = np.searchsorted(finished["id"], rows["request_id"])
+            is_here = (index < len(finished)) & (
+                finished["id"][np.minimum(index, len(finished) - 1)] == rows["request_id"]
             )
-            at, rows = at[is_here], {name: column[is_here] for name, column in rows.items()}
-            qos[at] = np.maximum(qos[at], rows["qos"])
-            is_valid = (first_loader[at] == NONE) | (
-                (first_loader[at] == rank) & (last_loader[at] == rank)
+            index, rows = index[is_here], {name: column[is_here] for name, column in rows.items()}
+            qos[index] = np.maximum(qos[index], rows["qos"])
+            is_valid = (first_loader[index] == NONE) | (
+                (first_loader[index] == rank) & (last_loader[index] == rank)
             )
             times = np.where(is_valid, rows["first_token_ns"], NOT_DONE)
-            first_token[at] = np.maximum(first_token[at], times)
-        is_whole = (over["planned"] == over["operations"]) & (over["operations"] > 0)
-        storage = np.where(is_whole, over["storage_ns"], NOT_DONE)
-        counts = over["is_left_out"] == 0
-        response = over["response_ns"][counts] if self._is_open_loop else None
+            first_token[index] = np.maximum(first_token[index], times)
+        is_whole = (finished["planned"] == finished["operations"]) & (finished["operations"] > 0)
+        storage = np.where(is_whole, finished["storage_ns"], NOT_DONE)
+        counts = finished["is_left_out"] == 0
+        response = finished["response_ns"][counts] if self._is_open_loop else None
         self._times.add(storage[counts], response, first_token[counts], qos[counts])
 
     def figures(self) -> RequestFigures | None:
-        """Return the figures of all requests; None if no rank kept them."""
+        """Return the figures of all requests; None if no rank recorded them."""
         if not self._has_requests:
             return None
         return self._times.figures(self._reason, is_open_loop=self._is_open_loop)
 
 
 class _Served:
-    """The requests that one rank served, read forward: they are in the order of their ids."""
+    """The requests that one rank served, read forward in the order of their ids."""
 
     COLUMNS = ("request_id", "first_token_ns", "qos")
 
@@ -402,21 +439,23 @@ class _Served:
         self._rows = {name: np.zeros(0, np.int64) for name in self.COLUMNS}
 
     def up_to(self, below: int) -> dict[str, np.ndarray]:
-        """Return the columns of the requests with an id below `below`, and forget them."""
-        parts = [self._rows]
-        while not len(parts[-1]["request_id"]) or parts[-1]["request_id"][-1] < below:
+        """Return the columns of the requests with an id below `below`, and drop them here."""
+        batches = [self._rows]
+        while not len(batches[-1]["request_id"]) or batches[-1]["request_id"][-1] < below:
             batch = next(self._batches, None)
             if batch is None:
                 break
-            parts.append({name: numbers(batch.column(name)) for name in self.COLUMNS})
-        rows = {name: np.concatenate([part[name] for part in parts]) for name in self.COLUMNS}
+            batches.append({name: numbers(batch.column(name)) for name in self.COLUMNS})
+        rows = {
+            name: np.concatenate([columns[name] for columns in batches]) for name in self.COLUMNS
+        }
         count = int(np.searchsorted(rows["request_id"], below))
         self._rows = {name: column[count:] for name, column in rows.items()}
         return {name: column[:count] for name, column in rows.items()}
 
 
 class _Loaders:
-    """The first and the last rank that loads anything of a request, for requests under way."""
+    """The lowest and the highest rank with loads of a request, for requests in progress."""
 
     def __init__(self) -> None:
         self._ids = np.zeros(0, np.int64)
@@ -424,7 +463,7 @@ class _Loaders:
         self._last = np.zeros(0, np.int64)
 
     def add(self, ids: np.ndarray, ranks: np.ndarray) -> None:
-        """Note that `ranks` load something of the requests `ids`, one a row."""
+        """Note loads: for each row, the request and the rank that performs it."""
         ids, first, last = (
             np.concatenate(pair)
             for pair in ((self._ids, ids), (self._first, ranks), (self._last, ranks))
@@ -436,14 +475,14 @@ class _Loaders:
         np.maximum.at(self._last, index, last)
 
     def pop(self, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the first and the last rank for each of `ids`, rising; -1 for none.
+        """Return the lowest and the highest rank for each of `ids`, and drop them here.
 
-        They are forgotten.
+        `ids` ascend. The ranks are -1 for a request without loads.
         """
         first, last = np.full(len(ids), NONE), np.full(len(ids), NONE)
         is_over = np.isin(self._ids, ids)
-        at = np.searchsorted(ids, self._ids[is_over])
-        first[at], last[at] = self._first[is_over], self._last[is_over]
+        index = np.searchsorted(ids, self._ids[is_over])
+        first[index], last[index] = self._first[is_over], self._last[is_over]
         self._ids, self._first, self._last = (
             column[~is_over] for column in (self._ids, self._first, self._last)
         )

@@ -2,11 +2,11 @@
 
 Rank 0 runs the command, and whenever that replays, all ranks replay their parts together.
 
-So whatever decides what to replay next, trials or a sweep, runs on rank 0 alone and needs to know
-nothing of ranks. `Meeting` is where the ranks wait for each other: when each is prepared, at the
-common start, and at the end. `bring` copies the files of ranks on other hosts to rank 0.
-`Alongside` is for clients of an MLPerf submission: each rank runs the command with requests of its
-own, only their replays begin and end together, and results are combined, not merged.
+So trials and sweeps, which decide what to replay next, run on rank 0 alone and do not deal with
+ranks. `Meeting` synchronizes the ranks: when each is prepared, at the common start, and at the end.
+`bring` copies the files of ranks on other hosts to rank 0. `Alongside` is for clients of an MLPerf
+submission: each rank runs the command with requests of its own, only their replays begin and end
+together, and results are combined, not merged.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from kvtrace.core.tables import objects_path, open_table
 WAIT_S = 10.0
 """Time for the other ranks to write their results, if they cannot be reached."""
 _GOLDEN = 0x9E3779B97F4A7C15
-"""Seeds of ranks lie this far apart.
+"""Difference between the seeds of two successive ranks.
 
-Copies of an object on two ranks must not have the same data.
+Different seeds give copies of an object on two ranks different data.
 """
 
 
@@ -52,16 +52,16 @@ class RankSession:
     """The ranks of one command."""
 
     def __init__(self, ranks: Ranks, by: PartitionBy | None = None) -> None:
-        """Partition traces over `ranks` by `by`; null: as each trace suggests."""
+        """Partition traces over `ranks` by the key `by`; if None, each trace decides."""
         self.ranks, self._by = ranks, by
         self._hosts = [
             str(data, "utf-8") if data else "" for data in ranks.exchange(ranks.host.encode())
         ]
 
-    def replay(self, asked: Replay) -> FinishedRun:
+    def replay(self, request: Replay) -> FinishedRun:
         """Replay a trace on all ranks, as rank 0; errors as of `run.replay`."""
-        config, output = asked.config, asked.output
-        asked.check_options()
+        config, output = request.config, request.output
+        request.check_options()
         if config.window not in (None, ALL, STEADIEST):
             raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
         if config.node is not None:
@@ -69,18 +69,18 @@ class RankSession:
                 f"--node {config.node} is for one process: with --mpi say --partition node, a rank"
                 " a node"
             )
-        check_output(output, is_forced=asked.is_forced)
-        open_table(asked.trace, TRACE)
+        check_output(output, is_forced=request.is_forced)
+        open_table(request.trace, TRACE)
         config = replace(config, window=None)
         order = Ordered(
             count=self.ranks.count,
             hosts=self._hosts,
             library=self.ranks.library,
-            argv=asked.argv,
+            argv=request.argv,
             config=config,
-            trace=str(asked.trace.resolve()),
+            trace=str(request.trace.resolve()),
             output=str(output),
-            is_forced=asked.is_forced,
+            is_forced=request.is_forced,
             partition=self._by,
         )
         make_directory(output, RUN_FILE)
@@ -89,7 +89,7 @@ class RankSession:
         self.ranks.note_folder(str(output.resolve()))
         with suppress(RankLost):
             self.ranks.exchange(msgspec.msgpack.encode(order))
-        self._all(order, asked)
+        self._carry_out(order, request)
         run = merge_ranks(
             output, because=self.ranks.reason, wait_s=WAIT_S if self.ranks.lost else 0.0
         )
@@ -105,7 +105,7 @@ class RankSession:
             if not data:
                 return
             order = msgspec.msgpack.decode(data, type=Ordered)
-            asked = Replay(
+            request = Replay(
                 order.config,
                 Path(order.trace),
                 Path(order.output),
@@ -113,55 +113,55 @@ class RankSession:
                 is_forced=order.is_forced,
             )
             with suppress(KvError):
-                # Rank 0 says it.
-                self._all(order, asked)
+                # Rank 0 reports the error.
+                self._carry_out(order, request)
 
     def close(self) -> None:
-        """Send no more orders."""
+        """Tell the other ranks that no more orders follow."""
         with suppress(RankLost):
             self.ranks.exchange(b"")
 
-    def _all(self, order: Ordered, asked: Replay) -> None:
+    def _carry_out(self, order: Ordered, request: Replay) -> None:
         """Replay this rank's part, and bring the results of all ranks to rank 0.
 
-        KvError if a rank could not be prepared, so none began.
+        KvError if a rank could not be prepared; then no rank begins.
         """
-        output, rank = asked.output, self.ranks.rank
+        output, rank = request.output, self.ranks.rank
         folder = output / RANK_FOLDER.format(rank)
         meeting = Meeting(self.ranks)
-        part: Part | None = None
+        trace_part: Part | None = None
         error: KvError | None = None
         try:
             output.mkdir(exist_ok=True)
-            # A file of an earlier run: a reader must see that this run has ended.
+            # Remove the file of an earlier run, because its presence tells that this run has ended.
             (folder / RANK_FILE).unlink(missing_ok=True)
-            part = self._part(order)
-            self._mine(asked, part, folder, meeting)
-        except KvError as found:
-            error = found
+            trace_part = self._write_part(order)
+            self._replay_part(request, trace_part, folder, meeting)
+        except KvError as caught:
+            error = caught
         meeting.leave(error)
         if meeting.is_off:
             path = output / f"{RANK_FOLDER.format(rank)}.parquet"
             path.unlink(missing_ok=True)
             objects_path(path).unlink(missing_ok=True)
             with suppress(RankLost):
-                # All have done so.
+                # Wait until all ranks have removed their files.
                 self.ranks.exchange(b"")
             if rank == 0:
-                # What was made for a run that did not begin.
+                # Remove the files that were made for a run that did not begin.
                 (output / RANKS_FILE).unlink(missing_ok=True)
-                for made in (*output.glob("rank-*/"), output):
-                    remove_empty(made)
-            raise error or Elsewhere("another rank says why")
+                for directory in (*output.glob("rank-*/"), output):
+                    remove_empty(directory)
+            raise error or Elsewhere("another rank reports the reason")
         folder.mkdir(exist_ok=True)
-        write_json(folder / RANK_FILE, self._report(part, meeting, error))
+        write_json(folder / RANK_FILE, self._report(trace_part, meeting, error))
         bring(self.ranks, output)
 
-    def _part(self, order: Ordered) -> Part:
+    def _write_part(self, order: Ordered) -> Part:
         trace, config = Path(order.trace), order.config
         meta = open_table(trace, TRACE).meta
         warmup = parse_warmup(config.warmup)
-        asked = PartitionOptions(
+        options = PartitionOptions(
             by=order.partition,
             ranks=order.count,
             limit=parse_limit(config.limit),
@@ -172,36 +172,44 @@ class RankSession:
             warmup_rows=None if warmup is None else warmup.rows,
         )
         name = RANK_FOLDER.format(self.ranks.rank)
-        return write_part(trace, asked, self.ranks.rank, Path(order.output) / f"{name}.parquet")
+        return write_part(trace, options, self.ranks.rank, Path(order.output) / f"{name}.parquet")
 
-    def _mine(self, asked: Replay, part: Part, folder: Path, meeting: Meeting) -> None:
-        """Replay our part, together with the others; with nothing to replay, only meet them."""
-        config, rank, rows = asked.config, self.ranks.rank, part.warmup_rows
-        if not part.planned:
+    def _replay_part(
+        self, request: Replay, trace_part: Part, folder: Path, meeting: Meeting
+    ) -> None:
+        """Replay our part together with the other ranks, if it has rows."""
+        config, rank, rows = request.config, self.ranks.rank, trace_part.warmup_rows
+        if not trace_part.planned:
             return
         targets = {
-            n: rank_target(n, target, rank, self._hosts) for n, target in config.tiers.items()
+            name: rank_target(name, target, rank, self._hosts)
+            for name, target in config.tiers.items()
         }
         seed = (
             config.seed
             if config.seed is not None
-            else (open_table(asked.trace, TRACE).meta.seed or 0)
+            else (open_table(request.trace, TRACE).meta.seed or 0)
         )
-        own = replace(
+        rank_config = replace(
             config,
             tiers=targets,
             seed=(seed + rank * _GOLDEN) & MAX_SEED,
-            # The part is what the limit left of the trace.
+            # The limit was applied to the whole trace already.
             limit=None,
             warmup=config.warmup if rows is None else f"{rows}rows" if rows else None,
         )
         try:
-            replay(replace(asked, config=own, trace=part.path, output=folder), together=meeting)
+            replay(
+                replace(request, config=rank_config, trace=trace_part.path, output=folder),
+                together=meeting,
+            )
         finally:
             if not config.is_kept:
                 remove_rank_folders(list(targets.values()))
 
-    def _report(self, part: Part | None, meeting: Meeting, error: KvError | None) -> RankReport:
+    def _report(
+        self, trace_part: Part | None, meeting: Meeting, error: KvError | None
+    ) -> RankReport:
         before = after = meeting.before
         with suppress(RankLost):
             after = self.ranks.clock()
@@ -210,9 +218,9 @@ class RankSession:
             rank=self.ranks.rank,
             host=self.ranks.host,
             cpus=len(os.sched_getaffinity(0)),
-            partition=None if part is None else part.note,
-            is_whole=part is None or part.is_whole,
-            is_idle=part is not None and not part.planned,
+            partition=None if trace_part is None else trace_part.note,
+            is_whole=trace_part is None or trace_part.is_whole,
+            is_idle=trace_part is not None and not trace_part.planned,
             error=None if error is None else str(error),
             clock_offset_ns=before.offset_ns,
             clock_error_ns=before.error_ns,
@@ -225,28 +233,31 @@ class RankSession:
 
 
 MARGIN_NS = 100_000_000
-"""From the latest rank's soonest start to that of all: for the answer to be back everywhere."""
+"""Time from the latest rank's earliest start to the common start.
+
+Within it the agreed time reaches all ranks.
+"""
 
 
 class Elsewhere(KvError):  # noqa: N818 - an error of another rank
-    """The error of another rank; its message and its exit code."""
+    """The error of another rank, with its message and exit code."""
 
 
 class Meeting:
     """The points of one replay at which all ranks wait for each other."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Meet the others of `ranks`."""
+        """Synchronize with the other ranks of `ranks`."""
         self._ranks = ranks
         self._is_ready = self._is_agreed = False
         self.is_off = False
-        """Whether a rank could not be prepared, so that none begins."""
+        """Whether a rank could not be prepared, so that no rank begins."""
         self.before = Instant()
-        """How our clock stood to rank 0's when all began."""
+        """Offset of our clock from rank 0's at the start."""
         self.start_ns: int | None = None
-        """Common start on this host's clock; null if the ranks never agreed on one."""
+        """Common start on this host's clock; None if the ranks never agreed on one."""
         self.late_ns: int | None = None
-        """How much later we began."""
+        """Time from the common start to our own start."""
 
     @property
     def reason(self) -> str | None:
@@ -254,13 +265,13 @@ class Meeting:
         return self._ranks.reason
 
     def ready(self, error: KvError | None = None) -> None:
-        """Return when all are prepared; `error` says that we cannot be."""
+        """Wait until all ranks are prepared; `error` is the reason why this rank is not."""
         self._is_ready = True
         mine = b"" if error is None else msgspec.msgpack.encode((str(error), error.exit_code))
         try:
             replies = self._ranks.exchange(mine)
         except RankLost:
-            # The reason to end is known by now, and the run ends before its first operation.
+            # `reason` is set by now, and the run ends before its first operation.
             return
         refused = [(rank, data) for rank, data in enumerate(replies) if data]
         self.is_off = bool(refused)
@@ -272,7 +283,10 @@ class Meeting:
             raise elsewhere
 
     def agree(self, soonest_ns: int | None) -> int:
-        """Return when all begin, by our clock; null: we shall not."""
+        """Agree on the common start, and return it by our clock.
+
+        `soonest_ns` is the earliest time at which this rank can begin, None if it will not begin.
+        """
         self._is_agreed = True
         try:
             self.before = self._ranks.clock()
@@ -289,18 +303,18 @@ class Meeting:
     def begun(self) -> None:
         """Record how late our threads were started.
 
-        0 if before the instant on which all agreed: they wait for it.
+        It is 0 if they were started before the common start, because they wait for it.
         """
         if self.start_ns is not None:
             self.late_ns = max(0, monotonic_ns() - self.start_ns)
 
     def leave(self, error: KvError | None) -> None:
-        """Take part in the remaining meetings, so that no rank waits.
+        """Take part in the remaining synchronizations, so that no rank waits for this one.
 
-        `error` is the reason why we left.
+        `error` is the reason why this rank leaves early.
         """
         if error is not None and not (self._is_agreed or self.is_off):
-            # Others may be writing for minutes what will not be needed.
+            # Other ranks may be writing populated objects for minutes, in vain.
             self._ranks.stop(f"an error of rank {self._ranks.rank}: {error}")
         if not self._is_ready:
             with suppress(Elsewhere):
@@ -313,50 +327,57 @@ CHUNK_BYTES = 16 << 20
 
 
 def bring(ranks: Ranks, output: Path, last: str = RANK_FILE) -> None:
-    """Bring the folder of each rank to rank 0, if its `output` does not show it.
+    """Copy the folder of each rank to rank 0's `output`, unless it is there already.
 
-    On another host, most likely.
-
-    A rank writes its file `last` at the end.
+    It is missing there if the rank is on another host without a shared filesystem. A rank writes
+    its file `last` at the end, so the digest of that file tells whether the folder is there.
     """
-    mine = output / RANK_FOLDER.format(ranks.rank)
+    rank_folder = output / RANK_FOLDER.format(ranks.rank)
     with suppress(RankLost):
-        replies = ranks.exchange(_digest(mine / last))
-        there = [
+        replies = ranks.exchange(_digest(rank_folder / last))
+        last_files = [
             output / RANK_FOLDER.format(rank) / last
             for rank in range(ranks.count if ranks.rank == 0 else 0)
         ]
-        known = enumerate(zip(replies, there, strict=False))
-        lacking = [
-            rank for rank, (digest, left) in known if digest is not None and _digest(left) != digest
+        missing = [
+            rank
+            for rank, (digest, file) in enumerate(zip(replies, last_files, strict=False))
+            if digest is not None and _digest(file) != digest
         ]
-        first = ranks.exchange(msgspec.msgpack.encode(lacking))[0]
-        wanted: list[int] = msgspec.msgpack.decode(first, type=list[int]) if first else []
-        if not wanted:
+        answer = ranks.exchange(msgspec.msgpack.encode(missing))[0]
+        senders: list[int] = msgspec.msgpack.decode(answer, type=list[int]) if answer else []
+        if not senders:
             return
-        files = sorted(p for p in mine.rglob("*") if p.is_file()) if ranks.rank in wanted else []
-        parts = [(p, at) for p in files for at in range(0, max(1, p.stat().st_size), CHUNK_BYTES)]
-        counts = ranks.exchange(msgspec.msgpack.encode(len(parts)))
+        files: list[Path] = []
+        if ranks.rank in senders:
+            files = sorted(path for path in rank_folder.rglob("*") if path.is_file())
+        chunks = [
+            (path, offset)
+            for path in files
+            for offset in range(0, max(1, path.stat().st_size), CHUNK_BYTES)
+        ]
+        counts = ranks.exchange(msgspec.msgpack.encode(len(chunks)))
         rounds = max(
             (msgspec.msgpack.decode(count, type=int) for count in counts if count), default=0
         )
         for number in range(rounds):
-            sent = b""
-            if number < len(parts):
-                path, at = parts[number]
+            message = b""
+            if number < len(chunks):
+                path, offset = chunks[number]
                 with path.open("rb") as file:
-                    file.seek(at)
-                    sent = msgspec.msgpack.encode(
-                        (str(path.relative_to(mine)), at, file.read(CHUNK_BYTES))
-                    )
-            for rank, data in enumerate(ranks.exchange(sent, to_all=False)):
+                    file.seek(offset)
+                    name = str(path.relative_to(rank_folder))
+                    message = msgspec.msgpack.encode((name, offset, file.read(CHUNK_BYTES)))
+            for rank, data in enumerate(ranks.exchange(message, to_all=False)):
                 if data and ranks.rank == 0:
-                    name, at, content = msgspec.msgpack.decode(data, type=tuple[str, int, bytes])
+                    name, offset, content = msgspec.msgpack.decode(
+                        data, type=tuple[str, int, bytes]
+                    )
                     path = output / RANK_FOLDER.format(rank) / name
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    with path.open("r+b" if at else "wb") as file:
-                        file.seek(at)
-                        file.write(content)
+                    with path.open("r+b" if offset else "wb") as copy:
+                        copy.seek(offset)
+                        copy.write(content)
 
 
 def _digest(path: Path) -> bytes:
@@ -370,7 +391,7 @@ class Alongside:
     """A command that every rank runs."""
 
     def __init__(self, ranks: Ranks) -> None:
-        """Run it on `ranks`."""
+        """Run the command on `ranks`."""
         self.ranks = ranks
         with suppress(RankLost):
             ranks.exchange(b"")
@@ -382,29 +403,32 @@ class Alongside:
         """
         meeting = Meeting(self.ranks)
         try:
-            found = do()
+            result = do()
         except KvError as error:
             meeting.ready(error)
             raise
         meeting.ready()
-        return found
+        return result
 
     def gather(self, value: object) -> list[Any]:
-        """Return the values of all ranks, by rank; null for a rank that is gone."""
+        """Return the values of all ranks, by rank; None for a rank that has ended."""
         replies = self.ranks.exchange(msgspec.msgpack.encode(value))
         return [None if data is None else msgspec.msgpack.decode(data) for data in replies]
 
-    def replay(self, asked: Replay) -> FinishedRun:
-        """Replay a trace of our own while the others replay theirs; errors as of `run.replay`."""
+    def replay(self, request: Replay) -> FinishedRun:
+        """Replay this rank's trace while the other ranks replay theirs.
+
+        Errors are those of `run.replay`.
+        """
         meeting = Meeting(self.ranks)
         try:
-            finished = replay(asked, together=meeting)
+            finished = replay(request, together=meeting)
         except KvError as error:
             meeting.leave(error)
             raise
         meeting.leave(None)
         if finished.run.status == "partial":
-            # What goes on after it, such as another trial, must not go on elsewhere.
+            # No rank may go on, for example with another trial.
             self.ranks.stop(f"an error of rank {self.ranks.rank}: {finished.run.reason}")
         return finished
 
@@ -412,11 +436,11 @@ class Alongside:
 def own_client(
     ranks: Alongside, tiers: dict[str, str], storage: str, output: Path, *, is_forced: bool
 ) -> tuple[dict[str, str], Path, int]:
-    """Return our rank's targets, its results folder, and how many ranks share a filesystem.
+    """Return our rank's targets, its results folder, and how many ranks share its filesystem.
 
-    `storage` is the tier on whose filesystem they count.
+    The filesystem is that of the tier `storage`.
 
-    ConfigError, DeviceError if it cannot be, here or on another rank.
+    ConfigError or DeviceError if a target cannot be used, here or on another rank.
     """
     rank = ranks.ranks.rank
     hosts = [str(host) for host in ranks.gather(ranks.ranks.host)]
@@ -425,27 +449,28 @@ def own_client(
         if rank == 0:
             check_output(output, is_forced=is_forced)
             make_directory(output, MLPERF_FILE)
-        return {n: rank_target(n, target, rank, hosts) for n, target in tiers.items()}, output
+        targets = {name: rank_target(name, target, rank, hosts) for name, target in tiers.items()}
+        return targets, output
 
-    own, _ = ranks.together(prepare)
+    targets, _ = ranks.together(prepare)
     ranks.together(lambda: make_directory(output, MLPERF_FILE))
     filesystem = (
-        [str(path.stat().st_dev) for path in paths_of(own[storage]) if path.is_dir()]
-        if storage in own
+        [str(path.stat().st_dev) for path in paths_of(targets[storage]) if path.is_dir()]
+        if storage in targets
         else []
     )
-    there = ranks.gather([hosts[rank], *filesystem])
+    filesystems = ranks.gather([hosts[rank], *filesystem])
     return (
-        own,
+        targets,
         output / RANK_FOLDER.format(rank),
-        max(1, there.count([hosts[rank], *filesystem]) if filesystem else 1),
+        max(1, filesystems.count([hosts[rank], *filesystem]) if filesystem else 1),
     )
 
 
 def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool:
-    """Bring the results of all ranks to rank 0, and return whether we are that one.
+    """Bring the results of all ranks to rank 0, and return whether this is rank 0.
 
-    Leave our targets `tiers`.
+    Remove this rank's empty folders below its targets, `tiers`.
     """
     remove_rank_folders(list(tiers.values()))
     with suppress(RankLost):
@@ -455,16 +480,16 @@ def bring_results(ranks: Alongside, tiers: dict[str, str], output: Path) -> bool
 
 
 def is_of_ranks(path: Path) -> bool:
-    """Return whether `path` holds, or was to hold, the run of several ranks."""
+    """Return whether `path` is the output of a run of several ranks, complete or not."""
     return (path / RANKS_FILE).is_file()
 
 
 def recover_ranks(path: Path) -> FinishedRun:
-    """Write the run of all ranks in `path` from the files that they left.
+    """Write the merged run of all ranks in `path` from the ranks' files.
 
     ConfigError if it is there already.
     """
     if (path / RUN_FILE).is_file():
-        raise ConfigError(f"{path}: the ranks were put together there; nothing to recover")
+        raise ConfigError(f"{path}: its ranks are merged already; nothing to recover")
     run = merge_ranks(path)
     return FinishedRun(run, merged_error(run, path))

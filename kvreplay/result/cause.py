@@ -24,7 +24,7 @@ from kvtrace.core.metrics.recorder import (
     OperationRecorder,
 )
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace
-from kvtrace.core.units import percent
+from kvtrace.core.units import format_duration, percent
 
 SLIP_NS = 10_000_000
 """An end that is later by no more has not slipped."""
@@ -51,11 +51,10 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
     end_late, offered, delivered, _ = recorder.delivery(every)
     late, _ = recorder.late()
     on_time = 1 - late / good if good else None
-    is_kept = (
-        not is_late(end_late, offered, delivered) and good > 0 and late <= KEPT_PACE_FRACTION * good
-    )
+    is_end_late = is_late(end_late, offered, delivered)
+    is_kept = not is_end_late and good > 0 and late <= KEPT_PACE_FRACTION * good
     causes, unhindered = shares_of(recorder, driven, every)
-    delay_shares = delays_of(causes, unhindered)
+    delay_shares = delays_of(causes, unhindered, is_end_late=is_end_late)
     return Pace(
         kept_pace=is_kept,
         late_fraction=int(run["late"]) / sent,
@@ -93,16 +92,20 @@ def is_late(end_late_ns: int | None, offered: float | None, delivered: float | N
     )
 
 
-def delays_of(shares: dict[str, float], unhindered: float | None) -> dict[str, float]:
+def delays_of(
+    shares: dict[str, float], unhindered: float | None, *, is_end_late: bool
+) -> dict[str, float]:
     """Return the delays among the `shares` of response times.
 
-    Service counts beyond its unhindered part.
+    Service counts beyond its unhindered part. Waits for earlier operations count only if the end
+    was late: an operation that waited was due when the earlier one ended.
     """
-    return (
-        shares | {DRIVE: max(0.0, shares[DRIVE] - (unhindered or 0.0))}
-        if DRIVE in shares
-        else shares
-    )
+    delays = dict(shares)
+    if DRIVE in delays:
+        delays[DRIVE] = max(0.0, delays[DRIVE] - (unhindered or 0.0))
+    if not is_end_late:
+        delays.pop(DEPENDENCIES, None)
+    return delays
 
 
 def shares_of(
@@ -290,10 +293,16 @@ def _open(evidence: Evidence, *, copies: bool) -> Cause:
 
     Only the excess of service times over unhindered ones counts as delay.
     """
-    shares = delays_of(evidence.response_shares, evidence.unhindered_share)
+    shares = delays_of(
+        evidence.response_shares,
+        evidence.unhindered_share,
+        is_end_late=bool(evidence.is_end_late),
+    )
     total = sum(shares.values())
     if not total:
         return None, "the reason why operations waited is not known"
+    if _is_taken(evidence):
+        return LimitCause.PROCESSOR, f"{_others(evidence)}{_told(evidence, *_STOOD)}"
     top = max(shares, key=lambda name: shares[name])
     if (
         evidence.is_end_late
@@ -379,6 +388,21 @@ def _is_scarce(evidence: Evidence) -> bool:
     return (evidence.processor_share or 0.0) >= SCARCE and (
         evidence.device_busy_share or 0.0
     ) < BUSY
+
+
+def _is_taken(evidence: Evidence) -> bool:
+    """Return whether other programs had most of the processors, on which the tier itself works.
+
+    Copies to and from memory, and a device in memory, are work of processors. A drive completes
+    I/Os by itself; whether kvreplay's threads lacked processors is then seen by their waits.
+    """
+    is_processed = _is_in_memory(evidence) or evidence.storage == "device in memory"
+    return is_processed and (evidence.others_processor_share or 0.0) >= DOMINANT
+
+
+def _others(evidence: Evidence) -> str:
+    """Return how much of the processors' time other programs took."""
+    return f"other programs took {percent(evidence.others_processor_share or 0.0)} of the processors' time"
 
 
 _STOOD = ("processor_share", ": kvreplay's threads were runnable without a CPU for {} of the time")
@@ -516,7 +540,7 @@ def _copies(evidence: Evidence) -> Cause:
 
 def _full(evidence: Evidence, _waited: str) -> Cause:
     """Judge a run in which as much was in flight as might be."""
-    held = _told(evidence, "held_share", ", which delayed due operations {} of the time")
+    held = _told(evidence, "held_share", ", queue full {} of the time")
     if _is_ours(evidence):
         return LimitCause.REPLAYER, f"{_in_flight(evidence)}{_busy(evidence)}{_of_device(evidence)}"
     if evidence.queue_depth == 1:
@@ -525,7 +549,7 @@ def _full(evidence: Evidence, _waited: str) -> Cause:
         return LimitCause.DRIVE, _drive_reason(evidence)
     if _is_scarce(evidence):
         return LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}"
-    tells = "kvreplay sweep --queue-depths tells whether a greater depth moves more"
+    tells = "no greater depth was tried: kvreplay sweep --queue-depths does"
     if (
         evidence.doubling_gain is not None
         and evidence.doubling_gain >= RISING
@@ -646,6 +670,18 @@ def _busy(evidence: Evidence) -> str:
     return _told(evidence, "submitter_busy_share", ", the submitting thread busy {} of the time")
 
 
+def _latency(evidence: Evidence) -> str:
+    """Return how long operations take, where, and how long they might take for the load."""
+    mean_ns, needed_ns = evidence.mean_service_ns, evidence.needed_service_ns
+    told = "" if mean_ns is None else f", which take {format_duration(mean_ns)} each on average"
+    told += _of_device(evidence) if told else ""
+    if needed_ns is not None:
+        return (
+            f"{told}; about {format_duration(needed_ns)} would keep up, a greater queue depth not"
+        )
+    return f"{told}; a shorter latency would help, a greater queue depth not"
+
+
 def _of_device(evidence: Evidence) -> str:
     if _is_in_memory(evidence):
         return ""
@@ -656,7 +692,6 @@ def _of_device(evidence: Evidence) -> str:
     return f", device busy {percent(min(1.0, evidence.device_busy_share))} of the time"
 
 
-_NO_HELP = "a greater queue depth would not help, shorter latencies would"
 _DOING = {
     DATA: (LimitCause.DATA, "generating the data of writes", "starved_share", ""),
     MEMORY: (
@@ -680,9 +715,9 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
         ),
     ),
     SUBMISSION: _late_submission,
-    DEPENDENCIES: lambda _found, waited: (
+    DEPENDENCIES: lambda evidence, waited: (
         LimitCause.DEPENDENCIES,
-        f"{waited} waiting for earlier operations of the same request or object: {_NO_HELP}",
+        f"{waited} waiting for earlier operations of the same request or object{_latency(evidence)}",
     ),
     QUEUE: _full,
     BUFFERS: _late_buffers,

@@ -11,7 +11,7 @@ import numpy as np
 from kvreplay.engine.setting import Setting
 from kvreplay.plan.row_ring import NOT_DONE, OK
 from kvreplay.plan.window import IS_BULK
-from kvreplay.result.figures import added, least, most
+from kvreplay.result.figures import max_known, min_known, sum_fields
 from kvreplay.result.recording import RunPart
 from kvtrace.core import pa
 from kvtrace.core.metrics.distribution import EXACT_VALUES, TimeDistributions, distribution_of
@@ -48,7 +48,7 @@ class Checkpoints:
 
     def __init__(self, *, is_open_loop: bool) -> None:
         """Know none."""
-        self._known: dict[int, Checkpoint] = {}
+        self._by_key: dict[int, Checkpoint] = {}
         self._is_open_loop = is_open_loop
 
     def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
@@ -66,24 +66,25 @@ class Checkpoints:
         keys = np.where(request >= 0, request, -2 - ts_ns)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)
         for number in np.argsort(first).tolist():
-            here, is_own = int(first[number]), group == number
-            own, key = rows[is_own], int(keys[here])
-            done, sent = (
-                own[own["outcome"] == OK],
-                own["submitted_ns"][own["submitted_ns"] != NOT_DONE],
+            first_index, is_member = int(first[number]), group == number
+            members, key = rows[is_member], int(keys[first_index])
+            completed = members[members["outcome"] == OK]
+            submitted_ns = members["submitted_ns"][members["submitted_ns"] != NOT_DONE]
+            is_complete = len(completed) == len(members)
+            batch_checkpoint = checkpoint(
+                kind=_KINDS[int(phase[first_index])],
+                request_id=int(request[first_index]) if request[first_index] >= 0 else None,
+                ts_ns=int(ts_ns[is_member].min()),
+                scheduled_ns=int(members["due_ns"].min()) if self._is_open_loop else None,
+                submitted_ns=int(submitted_ns.min()) if len(submitted_ns) else None,
+                completed_ns=int(members["completed_ns"].max()) if is_complete else None,
+                bytes=int(completed["length_bytes"].sum()),
+                operations=len(completed),
+                unfinished=len(members) - len(completed),
             )
-            found = checkpoint(
-                kind=_KINDS[int(phase[here])],
-                request_id=int(request[here]) if request[here] >= 0 else None,
-                ts_ns=int(ts_ns[is_own].min()),
-                scheduled_ns=int(own["due_ns"].min()) if self._is_open_loop else None,
-                submitted_ns=int(sent.min()) if len(sent) else None,
-                completed_ns=int(own["completed_ns"].max()) if len(done) == len(own) else None,
-                bytes=int(done["length_bytes"].sum()),
-                operations=len(done),
-                unfinished=len(own) - len(done),
-            )
-            self._known[key] = joined([self._known[key], found]) if key in self._known else found
+            if key in self._by_key:
+                batch_checkpoint = joined([self._by_key[key], batch_checkpoint])
+            self._by_key[key] = batch_checkpoint
 
     def figures(
         self, setting: Setting, ops: Path, *, last_ns: int, wall_ns: int | None
@@ -92,48 +93,49 @@ class Checkpoints:
 
         None if no row on a tier with a target saves or restores one.
 
-        `ops` is where its operations are written, all of them; `last_ns` the last moment that was
-        measured.
+        `ops` is the complete table of its operations; `last_ns` is the last measured time.
         """
-        if not self._known:
+        if not self._by_key:
             return None
-        each = list(self._known.values())
-        spans = spans_of(each, last_ns)
+        checkpoints = list(self._by_key.values())
+        spans = spans_of(checkpoints, last_ns)
         tiers = [
             tier.name if tier is not None and tier.has_times else None for tier in setting.tiers
         ]
-        limit, is_open = (
-            EXACT_VALUES // (2 * len(tiers) * len(_OPS)),
-            setting.pacer.speed is not None,
-        )
+        limit = EXACT_VALUES // (2 * len(tiers) * len(_OPS))
+        is_open = setting.pacer.speed is not None
         beside = times_beside([OpsFile(ops, setting.warmup)], spans, tiers, limit, is_open=is_open)
-        return figures_of(each, spans, wall_ns, beside)
+        return figures_of(checkpoints, spans, wall_ns, beside)
 
 
 def figures_of(
-    each: list[Checkpoint], spans: np.ndarray, wall_ns: int | None, beside: list[Beside]
+    checkpoints: list[Checkpoint], spans: np.ndarray, wall_ns: int | None, beside: list[Beside]
 ) -> CheckpointFigures:
-    """Return the figures of checkpoints, which were under way in `spans`, in a run so long."""
-    stalls, kinds = [found.stall_ns for found in each if found.stall_ns is not None], []
+    """Return the figures of checkpoints in a run that took `wall_ns`.
+
+    `spans` are the times in which a checkpoint was in progress.
+    """
+    stalls = [item.stall_ns for item in checkpoints if item.stall_ns is not None]
+    kinds = []
     for kind in ("save", "restore"):
-        of_kind = [found for found in each if found.kind == kind]
-        whole = [found for found in of_kind if found.duration_ns is not None]
-        durations = np.array([found.duration_ns for found in whole], np.int64)
-        total, moved = int(durations.sum()), sum(found.bytes for found in whole)
+        of_kind = [item for item in checkpoints if item.kind == kind]
+        complete = [item for item in of_kind if item.duration_ns is not None]
+        durations = np.array([item.duration_ns for item in complete], np.int64)
+        total_ns, nbytes = int(durations.sum()), sum(item.bytes for item in complete)
         if of_kind:
             kinds.append(
                 CheckpointKind(
                     kind=kind,
-                    count=len(whole),
-                    unfinished=len(of_kind) - len(whole),
-                    bytes=moved,
+                    count=len(complete),
+                    unfinished=len(of_kind) - len(complete),
+                    bytes=nbytes,
                     duration=distribution_of(durations),
-                    bandwidth_bytes_per_s=per_second(moved, total),
-                    stall_ns=sum(found.stall_ns or 0 for found in whole) if whole else None,
+                    bandwidth_bytes_per_s=per_second(nbytes, total_ns),
+                    stall_ns=sum(item.stall_ns or 0 for item in complete) if complete else None,
                 )
             )
     return CheckpointFigures(
-        each=each,
+        each=checkpoints,
         kinds=kinds,
         busy_ns=int((spans[1] - spans[0]).sum()),
         stall_share=sum(stalls) / wall_ns if wall_ns and stalls else None,
@@ -142,57 +144,54 @@ def figures_of(
     )
 
 
-def checkpoint(**known: Any) -> Checkpoint:
-    """Return a save or restore with the fields in `known`, its duration, and how long training
-    waited.
-    """
+def checkpoint(**fields: Any) -> Checkpoint:
+    """Return a save or restore with `fields`, its duration, and the time that training waited."""
     due_ns, submitted_ns, completed_ns = (
-        known[f"{name}_ns"] for name in ("scheduled", "submitted", "completed")
+        fields[f"{name}_ns"] for name in ("scheduled", "submitted", "completed")
     )
     start = submitted_ns if due_ns is None else due_ns
     duration, stall = (
         None if None in (since, completed_ns) else completed_ns - since
         for since in (submitted_ns, start)
     )
-    rate = per_second(known["bytes"], duration)
-    return Checkpoint(**known, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
+    rate = per_second(fields["bytes"], duration)
+    return Checkpoint(**fields, duration_ns=duration, stall_ns=stall, bandwidth_bytes_per_s=rate)
 
 
-def joined(parts: Sequence[Checkpoint]) -> Checkpoint:
-    """Return a save or restore of which each of `parts` knows some rows.
+def joined(pieces: Sequence[Checkpoint]) -> Checkpoint:
+    """Join the pieces of one save or restore.
 
-    Of a batch, or a rank. The last ends it.
+    Each piece has the rows of one batch, or of one rank. The checkpoint ends with its last piece.
     """
     firsts = ("ts_ns", "scheduled_ns", "submitted_ns")
-    ends = [part.completed_ns for part in parts]
+    ends = [piece.completed_ns for piece in pieces]
     return checkpoint(
-        kind=parts[0].kind,
-        request_id=parts[0].request_id,
-        **{name: least([getattr(part, name) for part in parts]) for name in firsts},
-        completed_ns=None if None in ends else most(ends),
-        **added(parts, "bytes", "operations", "unfinished"),
+        kind=pieces[0].kind,
+        request_id=pieces[0].request_id,
+        **{name: min_known([getattr(piece, name) for piece in pieces]) for name in firsts},
+        completed_ns=None if None in ends else max_known(ends),
+        **sum_fields(pieces, "bytes", "operations", "unfinished"),
     )
 
 
-def spans_of(each: list[Checkpoint], last: int) -> np.ndarray:
-    """Return int64 (2, spans).
+def spans_of(checkpoints: list[Checkpoint], end_ns: int) -> np.ndarray:
+    """Return the times in which a checkpoint was in progress: int64 (2, spans), starts and ends.
 
-    When a checkpoint was under way, from and to, apart from each other and in order.
-
-    One that never ended lasted until `last`, the end of the run.
+    The spans are disjoint and in order. A checkpoint that never ended lasts until `end_ns`, the end
+    of the run.
     """
     pairs = sorted(
-        (c.submitted_ns, last if c.completed_ns is None else c.completed_ns)
-        for c in each
-        if c.submitted_ns is not None
+        (item.submitted_ns, end_ns if item.completed_ns is None else item.completed_ns)
+        for item in checkpoints
+        if item.submitted_ns is not None
     )
-    joined: list[list[int]] = []
+    spans: list[list[int]] = []
     for start, end in pairs:
-        if joined and start <= joined[-1][1]:
-            joined[-1][1] = max(joined[-1][1], end)
+        if spans and start <= spans[-1][1]:
+            spans[-1][1] = max(spans[-1][1], end)
         else:
-            joined.append([start, end])
-    return np.array(joined, np.int64).reshape(-1, 2).T
+            spans.append([start, end])
+    return np.array(spans, np.int64).reshape(-1, 2).T
 
 
 def times_beside(
@@ -203,46 +202,46 @@ def times_beside(
     *,
     is_open: bool,
 ) -> list[Beside]:
-    """Return how long operations of others took while a checkpoint was under way, and otherwise, by
-    tier and kind.
+    """Return the times of other operations while a checkpoint was in progress, and otherwise.
 
-    When checkpoints are under way, in `spans`, is known at the end, so operations are read again.
-    Of `tiers` those with a name are told of; up to `limit` times of a kind are kept one by one.
+    They are given by tier and kind. `spans` are known only at the end of the run, so operations are
+    read again from `files`. Tiers that are None are left out. Up to `limit` times of each kind are
+    exact.
     """
     times = TimeDistributions(2 * len(tiers) * len(_OPS), limit)
-    is_told = np.array([tier is not None for tier in tiers])
+    is_reported = np.array([tier is not None for tier in tiers])
     for file in files:
         rows_read = 0
         for batch in open_table(file.path, OPS).batches(COLUMNS):
             rows = {name: numbers(batch.column(name)) for name in COLUMNS}
             begun = rows["scheduled_ns" if is_open else "submitted_ns"]
-            which = (
+            is_counted = (
                 (rows["outcome"] == OK)
                 & (rows["op"] < len(_OPS))
                 & ~IS_BULK[rows["phase"]]
-                & is_told[rows["tier"]]
+                & is_reported[rows["tier"]]
             )
             if file.warmup is not None:
                 positions = np.arange(rows_read, rows_read + batch.num_rows)
-                which &= file.warmup.counts(positions, begun)
+                is_counted &= file.warmup.counts(positions, begun)
             rows_read += batch.num_rows
-            start = begun[which] + file.late_ns
-            end = rows["completed_ns"][which] + file.late_ns
+            start = begun[is_counted] + file.late_ns
+            end = rows["completed_ns"][is_counted] + file.late_ns
             following = np.searchsorted(spans[1], start, side="right")
             is_during = np.append(spans[0], _NONE)[following] < end
-            key = (rows["tier"][which] * len(_OPS) + rows["op"][which]) * 2 + ~is_during
-            for at in np.unique(key).tolist():
-                times.add((end - start)[key == at], at)
+            key = (rows["tier"][is_counted] * len(_OPS) + rows["op"][is_counted]) * 2 + ~is_during
+            for slot in np.unique(key).tolist():
+                times.add((end - start)[key == slot], slot)
     return [
         Beside(
             tier=tier,
             op=op,
             measure="response" if is_open else "latency",
-            during=times.distribution(at),
-            without=times.distribution(at + 1),
+            during=times.distribution(slot),
+            without=times.distribution(slot + 1),
         )
         for index, tier in enumerate(tiers)
         if tier is not None
         for code, op in enumerate(_OPS)
-        if times.count(at := (index * len(_OPS) + code) * 2, at + 1)
+        if times.count(slot := (index * len(_OPS) + code) * 2, slot + 1)
     ]

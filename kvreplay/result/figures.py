@@ -1,10 +1,10 @@
 """Uses of a run's figures: MLPerf's names for them, and a comparison with device traffic.
 
-`traffic_warnings` compares what devices moved with what was asked of them, because figures of a
-drive that did not do the work are not its own: reads of holes and of caches beneath O_DIRECT move
-too little, other programs and filesystems that copy move too much. MLPerf's figures have the names
-of its Storage KV-cache benchmark. Its device latency is not measured here, so its criteria are
-judged by the total latency, which is never less.
+`traffic_warnings` compares the bytes that devices transferred with those of the operations. If they
+differ, the figures are not the drive's own: reads of holes and of caches beneath O_DIRECT transfer
+too little, other programs and filesystems that copy transfer too much. MLPerf's figures have the
+names of its Storage KV-cache benchmark. Its device latency is not measured here, so its criteria
+are judged by the total latency, which is never less.
 """
 
 from __future__ import annotations
@@ -47,13 +47,15 @@ from kvtrace.core.units import (
 )
 
 WARNING = "WARNING: "
-"""How a note begins that belongs to the first lines of a run."""
-LEAST, MOST = 0.95, 1.10
-_FEW_BYTES = 1 << 20  # of fewer, all that a device moved is other programs'
-_SIDES = ("asked", "moved")
+"""Prefix of notes that belong to the first lines of a run."""
+MIN_RATIO, MAX_RATIO = 0.95, 1.10
+"""Limits of a device's bytes by the bytes of the operations, outside of which a warning is due."""
+_FEW_BYTES = 1 << 20
+"""With fewer bytes of operations, a device's counters show mostly other programs."""
+_SIDES = ("operation_bytes", "device_bytes")
 _CLOCK_READS = 1000
 _OTHERS_BYTES = 16 << 20
-"""More than this must be beyond MOST: journals and inodes of a short run are no fault."""
+"""Bytes beyond MAX_RATIO that are allowed: journals and inodes of a short run are no fault."""
 _TOO_LITTLE = {
     "read": "likely causes: holes, a cache beneath O_DIRECT, or compression by a layer beneath",
     "write": "likely causes: a layer beneath that caches, compresses or deduplicates",
@@ -66,42 +68,40 @@ _TOO_MUCH = {
 
 @dataclass(slots=True)
 class Traffic:
-    """Bytes asked of one device, and bytes moved by its own counters."""
+    """Bytes of the operations on one device, and bytes by the device's own counters."""
 
     drives: list[str]
     is_alone: bool
     """Whether other programs are unlikely to use the device."""
-    asked: dict[str, int]
-    moved: dict[str, int | None]
+    operation_bytes: dict[str, int]
+    device_bytes: dict[str, int | None]
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings where the device's counters disagree with the operations, and likely
-        reasons.
+        """Yield a warning, with likely causes, if the device's counters disagree with the
+        operations.
         """
-        for op, operation_bytes in self.asked.items():
-            device_bytes = self.moved[op]
+        for op, operation_bytes in self.operation_bytes.items():
+            device_bytes = self.device_bytes[op]
             if device_bytes is None or operation_bytes < _FEW_BYTES:
                 continue
             ratio = device_bytes / operation_bytes
-            cause = _TOO_LITTLE[op] if ratio < LEAST else _TOO_MUCH[op]
-            if ratio < LEAST or (
-                self.is_alone and device_bytes > MOST * operation_bytes + _OTHERS_BYTES
+            cause = _TOO_LITTLE[op] if ratio < MIN_RATIO else _TOO_MUCH[op]
+            if ratio < MIN_RATIO or (
+                self.is_alone and device_bytes > MAX_RATIO * operation_bytes + _OTHERS_BYTES
             ):
                 yield (
-                    f"{WARNING}the device beneath {', '.join(self.drives)} moved"
+                    f"{WARNING}the device beneath {', '.join(self.drives)} transferred"
                     f" {format_bytes(device_bytes)} for the {format_bytes(operation_bytes)} of its {op}s"
-                    f" ({ratio:.2f} of it); {cause}"
+                    f" ({ratio:.2f} times as much); {cause}"
                 )
 
 
 def traffic_warnings(
     setting: Setting, recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo]
 ) -> list[str]:
-    """Return the warnings of all devices.
+    """Return the warnings of all tiers, and those of devices on their traffic.
 
-    None for buffered I/O, which the page cache answers rightly.
-
-    The requests that object stores refused or failed are among them.
+    For buffered I/O there are none of the latter, because the page cache serves part of it.
     """
     refused = [WARNING + text for t in setting.tiers if t is not None for text in t.warnings()]
     if setting.config.is_buffered:
@@ -114,34 +114,42 @@ def traffic_warnings(
 def _by_device(
     recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo]
 ) -> dict[str, Traffic]:
-    """Return the traffic of each device; drives on one device are one."""
-    by: dict[str, Traffic] = {}
-    for index, tier in enumerate(recorder.tiers):
-        for at, drive in enumerate(() if tier is None else tier.drives):
-            counted = device_io.get(drive.name)
+    """Return the traffic of each device; drives on one device are taken together."""
+    traffic_by_device: dict[str, Traffic] = {}
+    for tier_index, tier in enumerate(recorder.tiers):
+        for drive_index, drive in enumerate(() if tier is None else tier.drives):
+            counters = device_io.get(drive.name)
             path = Path(drive.target)
-            if counted is None or not path.exists():
+            if counters is None or not path.exists():
                 continue
-            seen = {"read": counted.read_bytes, "write": counted.written_bytes}
-            new = Traffic([], not is_of_root(path), dict.fromkeys(_TOO_LITTLE, 0), seen)
-            device = by.setdefault(device_number(path), new)
-            device.drives.append(drive.name)
-            number = at if len(recorder.drives[index]) > 1 else None
+            device_bytes = {"read": counters.read_bytes, "write": counters.written_bytes}
+            new = Traffic([], not is_of_root(path), dict.fromkeys(_TOO_LITTLE, 0), device_bytes)
+            traffic = traffic_by_device.setdefault(device_number(path), new)
+            traffic.drives.append(drive.name)
+            number = drive_index if len(recorder.drives[tier_index]) > 1 else None
             for name, code in (("read", READ), ("write", WRITE)):
-                device.asked[name] += recorder.total(
-                    "asked_bytes", recorder.kinds_of(index, code, number)
+                traffic.operation_bytes[name] += recorder.total(
+                    "asked_bytes", recorder.kinds_of(tier_index, code, number)
                 )
-    return by
+    return traffic_by_device
 
 
 def metrology(
     recorder: OperationRecorder[Tier], device_io: dict[str, DeviceIo], pace: Pace | None
 ) -> Metrology:
     """Return the errors of the measurement: `device_io` is by drive, `pace` that of the run."""
-    devices, off = _by_device(recorder, device_io).values(), dict[str, float | None]()
+    devices = _by_device(recorder, device_io).values()
+    off = dict[str, float | None]()
     for op in _TOO_LITTLE:
-        asked, seen = (total([getattr(of, name)[op] for of in devices]) for name in _SIDES)
-        off[op] = seen / asked - 1 if asked and asked >= _FEW_BYTES and seen is not None else None
+        operation_bytes, device_bytes = (
+            total([getattr(traffic, side)[op] for traffic in devices]) for side in _SIDES
+        )
+        has_enough = operation_bytes is not None and operation_bytes >= _FEW_BYTES
+        off[op] = (
+            device_bytes / operation_bytes - 1
+            if has_enough and operation_bytes and device_bytes is not None
+            else None
+        )
     clock = [monotonic_ns() for _ in range(_CLOCK_READS)]
     return Metrology(
         late_p50_ns=None if pace is None else pace.lateness.p50_ns,
@@ -158,7 +166,7 @@ HOST_REASON = (
 MEMORY_TIERS = ("gpu", "cpu")
 """The names that presets give tiers that are memory."""
 QOS_REASON = (
-    "the trace does not say which class a request is of; name its requests table with --requests"
+    "the trace does not have the class of a request; name its requests table with --requests"
 )
 
 
@@ -174,8 +182,8 @@ def mlperf_figures(
 ) -> Mlperf:
     """Return the benchmark's figures from `summary`, for a trace with metadata `meta`.
 
-    `targets` are those of the tiers where bytes moved, by name; `took_ns` gives the time from the
-    first submission to the last completion of reads and writes on tiers.
+    `targets` has the targets of the tiers on which data moved, by tier. `took_ns` gives the time
+    from the first submission to the last completion of reads and writes on the tiers named.
     """
     kinds = {
         name: {"ram": "cpu", "gpu": "other"}.get(target.partition(":")[0], "storage")
@@ -214,7 +222,7 @@ def _throughput(
     unmoved = {f.tier for f in summary.figures if f.is_simulated} | set(summary.skipped_rows)
     tokens, reason = (meta.stats or {}).get("output_tokens"), None
     if tokens is None:
-        reason = "the trace does not say how many tokens its requests generated"
+        reason = "the trace does not have the number of tokens that its requests generated"
     elif not is_whole_trace or summary.warmup is not None or summary.not_reached or summary.errors:
         tokens, reason = (
             None,
@@ -239,83 +247,83 @@ def _throughput(
     )
 
 
-def that_count(figures: Sequence[Figures]) -> list[Figures]:
-    """Return those of tiers where data moves.
+def measured_figures(figures: Sequence[Figures]) -> list[Figures]:
+    """Return the figures of tiers on which data moves.
 
-    Where it moves on none, those of tiers that have a model.
+    If data moves on no tier, return those of tiers with a model.
     """
     return [f for f in figures if not f.is_simulated] or [f for f in figures if f.bytes is not None]
 
 
-def slowest(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
-    """Return the worst of a percentile of `op` over the tiers that count.
-
-    Null if one is not known.
-    """
+def worst_percentile(figures: Sequence[Figures], op: str, quantile: str = "p99_ns") -> int | None:
+    """Return the highest value over the tiers of a percentile of `op`; None if one is unknown."""
     times: list[int | None] = [
-        getattr(f.judged, quantile) for f in that_count(figures) if f.op == op
+        getattr(f.judged, quantile) for f in measured_figures(figures) if f.op == op
     ]
     return (
         None if None in times else max((time for time in times if time is not None), default=None)
     )
 
 
-def added(each: Sequence[Any], *names: str) -> dict[str, Any]:
-    """Return the fields `names` of `each` added up; null where one is not known."""
-    return {name: total([getattr(figures, name) for figures in each]) for name in names}
+def sum_fields(structs: Sequence[Any], *names: str) -> dict[str, Any]:
+    """Return the sum over `structs` of each of the fields `names`; None if one is unknown."""
+    return {name: total([getattr(struct, name) for struct in structs]) for name in names}
 
 
-def least(values: Sequence[int | None]) -> int | None:
-    """Return the least of `values` that is known; null if none is."""
+def min_known(values: Sequence[int | None]) -> int | None:
+    """Return the minimum of the known `values`; None if all are unknown."""
     return min((value for value in values if value is not None), default=None)
 
 
-def most(values: Sequence[Any]) -> Any:
-    """Return the greatest of `values` that is known; null if none is."""
+def max_known(values: Sequence[Any]) -> Any:
+    """Return the maximum of the known `values`; None if all are unknown."""
     return max((value for value in values if value is not None), default=None)
 
 
 def _criteria(
-    wanted: Criteria,
+    criteria: Criteria,
     transfers: list[Figures],
     kinds: dict[str, str],
     hit_rate: float | None,
     took_ns: Callable[[list[str]], int | None],
 ) -> list[Criterion]:
     def worst(kind: str, op: str | None) -> float | None:
-        found = [f.judged.p95_ns for f in transfers if kinds[f.tier] == kind and op in (None, f.op)]
-        return None if not found or None in found else max(p for p in found if p is not None)
+        p95_ns = [
+            f.judged.p95_ns for f in transfers if kinds[f.tier] == kind and op in (None, f.op)
+        ]
+        known_ns = [value for value in p95_ns if value is not None]
+        return max(known_ns) if known_ns and len(known_ns) == len(p95_ns) else None
 
     storage = [
         f for f in transfers if kinds[f.tier] == "storage" and f.bandwidth_bytes_per_s is not None
     ]
-    # Reads and writes need not go on at the same time.
+    # Reads and writes may go on at different times, so their bandwidths cannot be added.
     bandwidth = per_second(
         sum(f.bytes or 0 for f in storage), took_ns([f.tier for f in storage]) if storage else None
     )
     simulated = "hits / lookups, of the simulation that made the trace"
-    both = (
+    bandwidth_definition = (
         "bytes read and written on storage tiers / the time from the first submission to the last"
         " completion there"
     )
     return [
-        _below("storage_read_p95_ns", wanted.storage_read_p95, worst("storage", "read")),
-        _below("storage_write_p95_ns", wanted.storage_write_p95, worst("storage", "write")),
-        _below("cpu_p95_ns", wanted.cpu_p95, worst("cpu", None)),
-        judge("hit_rate", wanted.hit_rate, hit_rate, simulated, "{:.1%}".format),
+        _below("storage_read_p95_ns", criteria.storage_read_p95, worst("storage", "read")),
+        _below("storage_write_p95_ns", criteria.storage_write_p95, worst("storage", "write")),
+        _below("cpu_p95_ns", criteria.cpu_p95, worst("cpu", None)),
+        judge("hit_rate", criteria.hit_rate, hit_rate, simulated, "{:.1%}".format),
         judge(
             "storage_bandwidth_bytes_per_s",
-            parse_bytes(wanted.storage_bandwidth),
+            parse_bytes(criteria.storage_bandwidth),
             bandwidth,
-            both,
+            bandwidth_definition,
             format_rate,
         ),
     ]
 
 
 BELOW_DEFINITION = (
-    "total latency, of the worst tier of its kind: service time in a closed loop, response time in"
-    " an open one; the benchmark takes the device's, which is no longer"
+    "total latency of the worst tier of its kind: service time in a closed loop, response time in"
+    " an open one; the benchmark takes the device latency, which is never longer"
 )
 
 
@@ -353,6 +361,6 @@ def judge(
 QOS_DEFINITION = (
     "storage_ns of a request: time in which at least one of its operations was in flight; in an"
     " open loop its response time: at least one was due and had not completed; requests with an"
-    " operation that failed or was not reached are left out; a class complies if no percentile that"
-    " is known exceeds its target"
+    " operation that failed or was not reached are left out; a class complies if no known"
+    " percentile exceeds its target"
 )

@@ -209,6 +209,7 @@ def _evidence(
             judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s
         )
         facts["on_time_share"] = judged.on_time_fraction
+    facts |= _latencies(recorder, kinds, judged)
     if index is not None and tier is not None and tier.has_times:
         moves = recorder.order.levels(index)
         # A place of the queue is an operation if nearly all were of one I/O.
@@ -227,6 +228,7 @@ def _evidence(
             facts["throttle"], facts["throttle_share"] = _throttle(recorder, index, tier)
     device_ns = facts.pop("device_ns", None)
     if driven is not None and driven.wall_ns:
+        facts["others_processor_share"] = driven.others_share
         facts |= _of_threads(driven, is_copied=tier is not None and tier.is_copied)
         places = driven.wall_ns * queue_depth
         if judged is None:
@@ -240,6 +242,29 @@ def _evidence(
             facts["unread_share"] = min(1.0, driven.unread_ns / places)
             facts["blocked_share"] = min(1.0, driven.blocked_ns / places)
     return Evidence(queue_depth=queue_depth, storage=storage_of(tier), **facts)
+
+
+def _latencies(
+    recorder: OperationRecorder[Tier], kinds: Sequence[int], judged: Pace | None
+) -> dict[str, Any]:
+    """Return the mean service time, and the one with which an open loop would have kept up, about.
+
+    Operations that wait for each other take as long as their service times together, so a load that
+    took twice its time needs service times of half the length.
+    """
+    completed = recorder.total("good", kinds)
+    if not completed:
+        return {}
+    mean_ns = recorder.total("service_ns", kinds) / completed
+    facts: dict[str, Any] = {"mean_service_ns": mean_ns}
+    if (
+        judged is not None
+        and is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
+        and judged.offered_per_s
+        and judged.delivered_per_s
+    ):
+        facts["needed_service_ns"] = mean_ns * judged.delivered_per_s / judged.offered_per_s
+    return facts
 
 
 def _gain_of(
@@ -410,7 +435,7 @@ def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -
 def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
     """Return words for the limit, and the verb `is` or `are`; `storage` names the tier's storage."""
     if cause is LimitCause.DEPENDENCIES:
-        return "dependencies in the trace", "are"
+        return f"the latency of the {storage}, times operations that wait for each other,", "is"
     limit_name = storage if cause is LimitCause.DRIVE else cause.value
     return (
         limit_name if cause is LimitCause.DATA else f"the {limit_name}",

@@ -1,6 +1,6 @@
 """The machine report of `kvreplay discover`: hardware, likely disturbances, settings to start from.
 
-It also measures a drive for a drive file.
+`measure_drive` measures a drive for a drive file.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from kvreplay.plan.replay_config import CLOSED_LOOP_DEPTH
 from kvreplay.plan.row_ring import OK, READ, WRITE, RowRing
 from kvreplay.plan.target_safety import MEASURED
 from kvreplay.probes.libbpf import check_available
-from kvreplay.result.figures import LEAST
+from kvreplay.result.figures import MIN_RATIO
 from kvreplay.run.replay import Interrupted, Replay, moved_between, quiet_interpreter
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.host import (
@@ -123,20 +123,20 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     huge_pages: str | None
     gpus: list[Gpu]
     gpu_reason: str | None
-    """Why there are none."""
+    """The reason why there are none."""
     drives: list[FoundDrive]
     filesystems: list[Filesystem]
     limits: dict[str, int | None]
     """memlock_bytes and open_files (soft); null is unlimited."""
     is_root: bool
     io_uring: str
-    """available, or why not."""
+    """available, or the reason why it is not."""
     programs: dict[str, str | None]
     """Version or path of fio, smartctl, nvme; null if not installed."""
     gpu_libraries: dict[str, str | None]
     """The version of kvikio (--gds); null if not installed."""
     probes: str
-    """available, or why not."""
+    """available, or the reason why it is not."""
     warnings: list[str]
     recommended: dict[str, Any]
 
@@ -151,7 +151,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         check_available()
     except ProbeUnavailable as error:
         probes = str(error)
-    found = Discovery(
+    discovery = Discovery(
         host=host_facts(),
         governor=sys_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
         load_1min=os.getloadavg()[0],
@@ -170,7 +170,7 @@ def discover(root: Path = Path("/")) -> Discovery:
         is_root=os.geteuid() == 0,
         io_uring=refusal() or "available",
         programs={name: shutil.which(name) for name in ("fio", "smartctl", "nvme")},
-        # Whatever CUDA they are built for.
+        # The package's name depends on the CUDA version that it is built for.
         gpu_libraries={
             "kvikio": version(installed["kvikio"][0]) if "kvikio" in installed else None
         },
@@ -178,7 +178,9 @@ def discover(root: Path = Path("/")) -> Discovery:
         warnings=[],
         recommended={},
     )
-    return msgspec.structs.replace(found, warnings=warnings(found), recommended=recommended(found))
+    return msgspec.structs.replace(
+        discovery, warnings=warnings(discovery), recommended=recommended(discovery)
+    )
 
 
 def _drives(blocks: Path) -> list[FoundDrive]:
@@ -206,7 +208,7 @@ def _drives(blocks: Path) -> list[FoundDrive]:
 
 
 def _filesystems(root: Path) -> list[Filesystem]:
-    found: dict[str, Filesystem] = {}
+    by_device: dict[str, Filesystem] = {}
     for line in (sys_text(root / "proc/self/mounts") or "").splitlines():
         device, point, kind, options, *_ = line.split()
         # Bind mounts show the same device again.
@@ -214,21 +216,21 @@ def _filesystems(root: Path) -> list[Filesystem]:
             not device.startswith("/dev/")
             or kind in _NO_DISK_FS
             or device.startswith("/dev/loop")
-            or device in found
+            or device in by_device
         ):
             continue
         try:
             free = shutil.disk_usage(unescaped(point)).free
         except OSError:
             free = None
-        found[device] = Filesystem(
+        by_device[device] = Filesystem(
             mount_point=unescaped(point),
             device=device,
             kind=kind,
             options=options.split(","),
             free_bytes=free,
         )
-    return list(found.values())
+    return list(by_device.values())
 
 
 def _limit(kind: int) -> int | None:
@@ -241,16 +243,16 @@ def _gpus() -> tuple[list[Gpu], str | None]:
         return [], "nvidia-smi is not installed"
     query = ["--query-gpu=name,memory.total,driver_version", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(  # noqa: S603 - its own path
+        process = subprocess.run(  # noqa: S603 - its own path
             [program, *query], capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], f"nvidia-smi: {error}"
-    if done.returncode:
-        return [], f"nvidia-smi: {' '.join((done.stdout + done.stderr).split())[:100]}"
+    if process.returncode:
+        return [], f"nvidia-smi: {' '.join((process.stdout + process.stderr).split())[:100]}"
     rows = [
         [cell.strip() for cell in line.rsplit(",", 2)]
-        for line in done.stdout.splitlines()
+        for line in process.stdout.splitlines()
         if line.count(",") > 1
     ]
     return [
@@ -259,45 +261,45 @@ def _gpus() -> tuple[list[Gpu], str | None]:
     ], (None if rows else "nvidia-smi lists none")
 
 
-def warnings(found: Discovery) -> list[str]:
+def warnings(discovery: Discovery) -> list[str]:
     """Return the conditions that would disturb a run on this machine, each with its remedy."""
-    return [*_of_machine(found), *_of_storage(found)]
+    return [*_machine_warnings(discovery), *_storage_warnings(discovery)]
 
 
-def _of_machine(found: Discovery) -> Iterator[str]:
-    cpus = found.host["cpus"] or 1
-    if found.load_1min > cpus * _BUSY_LOAD:
-        yield f"busy: a load of {found.load_1min:.2f} on {cpus} processors; stop other programs"
-    if found.governor not in (None, "performance"):
+def _machine_warnings(discovery: Discovery) -> Iterator[str]:
+    cpus = discovery.host["cpus"] or 1
+    if discovery.load_1min > cpus * _BUSY_LOAD:
+        yield f"busy: a load of {discovery.load_1min:.2f} on {cpus} processors; stop other programs"
+    if discovery.governor not in (None, "performance"):
         yield (
-            f"processor governor {found.governor} slows short I/Os; set performance (cpupower"
+            f"processor governor {discovery.governor} slows short I/Os; set performance (cpupower"
             " frequency-set)"
         )
-    if found.swap_used_bytes:
+    if discovery.swap_used_bytes:
         yield (
-            f"{format_bytes(found.swap_used_bytes)} of swap is in use; a tier in memory may be"
+            f"{format_bytes(discovery.swap_used_bytes)} of swap is in use; a tier in memory may be"
             " swapped out"
         )
-    if found.huge_pages == "never":
+    if discovery.huge_pages == "never":
         yield (
             "transparent huge pages are off, so 4 MiB I/Os are split; write madvise to"
             f" {_HUGE_PAGES}"
         )
-    memlock, files = found.limits["memlock_bytes"], found.limits["open_files"]
-    # The limit does not hold for root.
-    if memlock is not None and memlock < _MEMLOCK_BYTES and not found.is_root:
-        shown = format_bytes(memlock)
-        yield f"memlock limit {shown}: io_uring cannot register its buffers; ulimit -l unlimited"
+    memlock, files = discovery.limits["memlock_bytes"], discovery.limits["open_files"]
+    # The limit does not apply to root.
+    if memlock is not None and memlock < _MEMLOCK_BYTES and not discovery.is_root:
+        limit = format_bytes(memlock)
+        yield f"memlock limit {limit}: io_uring cannot register its buffers; ulimit -l unlimited"
     if files is not None and files < _OPEN_FILES:
         yield f"open files are limited to {files:,}; ulimit -n {_OPEN_FILES}"
-    if found.io_uring != "available":
-        yield f"no io_uring ({found.io_uring}): threads do the I/O, at more processor time"
-    if found.programs["smartctl"] is None and found.programs["nvme"] is None:
+    if discovery.io_uring != "available":
+        yield f"no io_uring ({discovery.io_uring}): threads do the I/O, at more processor time"
+    if discovery.programs["smartctl"] is None and discovery.programs["nvme"] is None:
         yield "neither smartctl nor nvme is installed: runs record no drive health"
 
 
-def _of_storage(found: Discovery) -> Iterator[str]:
-    for drive in found.drives:
+def _storage_warnings(discovery: Discovery) -> Iterator[str]:
+    for drive in discovery.drives:
         if drive.is_rotational:
             yield f"{drive.name} calls itself rotational; a virtual disk may be misdescribed"
         if drive.scheduler not in (None, "none"):
@@ -306,25 +308,27 @@ def _of_storage(found: Discovery) -> Iterator[str]:
                 f"{drive.name} has the I/O scheduler {drive.scheduler}, which reorders and delays:"
                 f" {advice}"
             )
-    for fs in found.filesystems:
+    for fs in discovery.filesystems:
         if "discard" in fs.options:
             yield (
                 f"{fs.mount_point} is mounted with discard: deletes trim the drive meanwhile; use"
                 " fstrim"
             )
-        if fs.mount_point == "/" and len(found.filesystems) == 1:
+        if fs.mount_point == "/" and len(discovery.filesystems) == 1:
             yield "/ is the system's own filesystem: other programs' I/O is in the figures"
 
 
-def recommended(found: Discovery) -> dict[str, object]:
+def recommended(discovery: Discovery) -> dict[str, object]:
     """Return settings to start from; the sweep finds better ones."""
-    queue = [d.queue_requests for d in found.drives if d.queue_requests]
-    roomiest = max(found.filesystems, key=lambda fs: fs.free_bytes or 0, default=None)
+    queue = [d.queue_requests for d in discovery.drives if d.queue_requests]
+    roomiest = max(discovery.filesystems, key=lambda fs: fs.free_bytes or 0, default=None)
     return {
-        "engine": "uring" if found.io_uring == "available" else "threads",
+        "engine": "uring" if discovery.io_uring == "available" else "threads",
         "io_bytes": 1 << 20,
         "queue_depth": min(32, *queue) if queue else 8,
-        "cpu_tier_bytes": None if found.available_bytes is None else found.available_bytes // 2,
+        "cpu_tier_bytes": None
+        if discovery.available_bytes is None
+        else discovery.available_bytes // 2,
         "storage_directory_on": None if roomiest is None else roomiest.mount_point,
         "trials": 3,
         "next": "kvreplay sweep finds the queue depth at which this drive saturates",
@@ -334,31 +338,33 @@ def recommended(found: Discovery) -> dict[str, object]:
 # === measurement of a drive ===============================================================================================
 
 ROOFLINE_NS = 60 * NS_PER_S
-"""Time limit of the drive measurement, the writing of its file included."""
+"""Time limit of the drive measurement, including the writing of its file."""
 SIZES, ROOFLINE_DEPTHS, READ_SHARES = (
     (4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20),
     (1, 4, 16, 64),
     (1, 0, 0.7),
 )
 FILE_BYTES, OBJECT_BYTES = 2 << 30, 4 << 20
-"""Twice as many objects as may be in flight, at least: writes of one go one after another."""
-MOST_BYTES_PER_S, MOST_IOS_PER_S = 20e9, 6e5
+"""There are more than twice as many objects as I/Os in flight, because writes of an object wait for
+each other.
+"""
+MAX_BYTES_PER_S, MAX_IOS_PER_S = 20e9, 6e5
 """Rows are planned for at most this rate per cell; a faster drive ends the cell sooner."""
-LEAST_NS = 50_000_000
-"""A cell lasts so long at least."""
+MIN_CELL_NS = 50_000_000
+"""Minimum duration of a cell."""
 
 
-# Long: its steps in their order.
-def measure_drive(asked: Replay, target: Path) -> DriveFile:
-    """Measure the drive beneath `target`, all cells in a minute.
+# Long: all steps in order.
+def measure_drive(request: Replay, target: Path) -> DriveFile:
+    """Measure the drive beneath `target`, all cells within a minute.
 
-    Direct I/O at random in a file that is written whole.
+    I/O is direct and random, in a file that was written completely before.
 
-    DeviceError if the target refuses, has no room for the file, or does nothing for
-    --stall-timeout. Interrupted if a signal asked to end.
+    DeviceError if the target may not be used, has no space for the file, or completes nothing for
+    --stall-timeout. Interrupted if a signal came.
     """
     started_ns, started, rng = monotonic_ns(), datetime.now(UTC), np.random.default_rng(0)
-    wanted = [
+    grid = [
         (size, depth, share) for size in SIZES for depth in ROOFLINE_DEPTHS for share in READ_SHARES
     ]
     tier, cells = ExtentTier("drive", target / MEASURED, StorageOptions()), []
@@ -372,54 +378,57 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         tier.open(FILE_BYTES)
         facts: dict[str, Any] = tier.facts()
         data = DataSource(started_ns)
-        progress = stack.enter_context(asked.show("measuring the drive", len(wanted)))
+        progress = stack.enter_context(request.show("measuring the drive", len(grid)))
 
         def drive(
-            size: int, depth: int, columns: dict[str, np.ndarray | int], longest_ns: int | None
+            size: int, depth: int, columns: dict[str, np.ndarray | int], max_ns: int | None
         ) -> np.ndarray:
             job = Job(
                 RowRing.of(columns),
                 [tier],
                 data,
-                stall_ns=asked.config.stall_ns,
-                runtime_ns=longest_ns,
+                stall_ns=request.config.stall_ns,
+                runtime_ns=max_ns,
             )
             with quiet_interpreter():
                 engine = choose(EngineName.AUTO, [tier], depth, size)
                 driven = engine.drive(job, signalled, lambda _done: None)
             if reason := signalled():
                 raise Interrupted(
-                    f"interrupted by {reason} while the drive was measured; nothing was kept"
+                    f"interrupted by {reason} while the drive was measured; no file was written"
                 )
             if driven.failure is not None or driven.stalled is not None:
-                why = f"nothing completed for {asked.config.stall}: {driven.stalled}"
-                raise DeviceError(f"{target}: {driven.failure.message if driven.failure else why}")
-            ended: np.ndarray = job.rows.all[job.rows.all["outcome"] == OK]
-            return ended
+                if driven.failure is not None:
+                    cause = driven.failure.message
+                else:
+                    cause = f"nothing completed for {request.config.stall}: {driven.stalled}"
+                raise DeviceError(f"{target}: {cause}")
+            completed: np.ndarray = job.rows.all[job.rows.all["outcome"] == OK]
+            return completed
 
         objects = np.arange(FILE_BYTES // OBJECT_BYTES)
-        whole: dict[str, np.ndarray | int] = {
+        fill_columns: dict[str, np.ndarray | int] = {
             "op": np.full(len(objects), WRITE),
             "object_id": objects,
             "length_bytes": OBJECT_BYTES,
         }
-        drive(1 << 20, CLOSED_LOOP_DEPTH, whole, None)
-        for number, (size, depth, share) in enumerate(wanted):
-            left_ns = max(
-                LEAST_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(wanted) - number)
+        drive(1 << 20, CLOSED_LOOP_DEPTH, fill_columns, None)
+        for number, (size, depth, share) in enumerate(grid):
+            cell_ns = max(
+                MIN_CELL_NS, (ROOFLINE_NS - monotonic_ns() + started_ns) // (len(grid) - number)
             )
-            most = int(min(MOST_IOS_PER_S, MOST_BYTES_PER_S / size) * left_ns / NS_PER_S) + depth
+            count = int(min(MAX_IOS_PER_S, MAX_BYTES_PER_S / size) * cell_ns / NS_PER_S) + depth
             columns: dict[str, np.ndarray | int] = {
-                "op": np.where(rng.random(most) < share, READ, WRITE),
-                "object_id": rng.permutation(objects)[np.arange(most) % len(objects)],
-                "offset_bytes": rng.integers(0, OBJECT_BYTES // size, most) * size,
+                "op": np.where(rng.random(count) < share, READ, WRITE),
+                "object_id": rng.permutation(objects)[np.arange(count) % len(objects)],
+                "offset_bytes": rng.integers(0, OBJECT_BYTES // size, count) * size,
                 "length_bytes": size,
-                "version": np.arange(most) + 1,
+                "version": np.arange(count) + 1,
             }
             before = device_counters(target)
             try:
-                check_memory(most, depth * size)
-                rows = drive(size, depth, columns, left_ns)
+                check_memory(count, depth * size)
+                rows = drive(size, depth, columns, cell_ns)
                 cells.append(cell_of(rows, size, depth, share, before, device_counters(target)))
             except OutOfMemory as error:
                 cells.append(
@@ -432,8 +441,8 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         "device_bytes": "device_bytes",
         "filesystem": "filesystem",
     }
-    found = DriveFile(
-        argv=asked.argv,
+    drive_file = DriveFile(
+        argv=request.argv,
         started_utc=started.isoformat(),
         kernel=host_facts()["kernel"],
         **{name: facts[fact] for name, fact in names.items()},
@@ -441,7 +450,7 @@ def measure_drive(asked: Replay, target: Path) -> DriveFile:
         cells=cells,
         held_out=held_out(cells),
     )
-    return sealed(found)
+    return sealed(drive_file)
 
 
 def cell_of(
@@ -452,21 +461,21 @@ def cell_of(
     before: DeviceIo | None,
     after: DeviceIo | None,
 ) -> DriveCell:
-    """Return the cell of the I/Os in `rows` (ROW), unless the device's counters show that it did
-    not do them.
+    """Return the cell of the I/Os in `rows` (ROW).
+
+    It is null if the device's counters, `before` and `after`, show that the device did not do them.
     """
-    moves, cell = (
-        moved_between(before, after),
-        partial(DriveCell, io_bytes=size, depth=depth, read_share=share),
-    )
-    for op, moved in enumerate((moves.read_bytes, moves.written_bytes)):
-        asked = int((rows["op"] == op).sum()) * size
-        if moved is not None and moved < LEAST * asked:
-            why = (
-                f"the device moved {format_bytes(moved)} of the {format_bytes(asked)} of its"
-                f" {OPS[op]}s"
+    counters = moved_between(before, after)
+    cell = partial(DriveCell, io_bytes=size, depth=depth, read_share=share)
+    for op, device_bytes in enumerate((counters.read_bytes, counters.written_bytes)):
+        operation_bytes = int((rows["op"] == op).sum()) * size
+        if device_bytes is not None and device_bytes < MIN_RATIO * operation_bytes:
+            return cell(
+                reason=(
+                    f"the device transferred {format_bytes(device_bytes)} of the"
+                    f" {format_bytes(operation_bytes)} of its {OPS[op]}s"
+                )
             )
-            return cell(reason=why)
     if not len(rows):
         return cell(reason="nothing completed")
     took_ns = rows["completed_ns"] - rows["submitted_ns"]
@@ -489,67 +498,65 @@ def cell_of(
 
 
 def drive_table(drive: DriveFile) -> ReportTable:
-    """Return the key figures of a drive file.
-
-    By size its highest rates, and how long reads take by themselves.
-    """
+    """Return the key figures of a drive file: by I/O size, its highest rates and read latencies."""
     rows, depths = [], [cell.depth for cell in drive.cells]
     for size in sorted({cell.io_bytes for cell in drive.cells}):
-        of = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
+        size_cells = [cell for cell in drive.cells if cell.io_bytes == size and cell.bytes_per_s]
         best = [
-            max((c.bytes_per_s or 0 for c in of if c.read_share == share), default=None)
+            max((c.bytes_per_s or 0 for c in size_cells if c.read_share == share), default=None)
             for share in READ_SHARES
         ]
-        reads = {cell.depth: cell.read for cell in of if cell.read_share == 1}
+        reads = {cell.depth: cell.read for cell in size_cells if cell.read_share == 1}
         alone, deepest = reads.get(min(depths)), reads.get(max(depths))
         times = (alone and alone.p50_ns, alone and alone.p99_ns, deepest and deepest.p99_ns)
         rows.append([size, *best, *times])
     columns = [
         ReportColumn("io_bytes", "I/O", Unit.BYTES),
-        ReportColumn("read", "read at most", Unit.BYTES_PER_S),
-        ReportColumn("write", "write at most", Unit.BYTES_PER_S),
-        ReportColumn("mixed", "70 % read at most", Unit.BYTES_PER_S),
-        ReportColumn("p50", "one read p50", Unit.NS),
-        ReportColumn("p99", "one read p99", Unit.NS),
-        ReportColumn("deep", f"p99 of {max(depths)} at once", Unit.NS),
+        ReportColumn("read", "max read", Unit.BYTES_PER_S),
+        ReportColumn("write", "max write", Unit.BYTES_PER_S),
+        ReportColumn("mixed", "max 70 % read", Unit.BYTES_PER_S),
+        ReportColumn("p50", "read p50, depth 1", Unit.NS),
+        ReportColumn("p99", "read p99, depth 1", Unit.NS),
+        ReportColumn("deep", f"read p99, depth {max(depths)}", Unit.NS),
     ]
     return table_of(f"the drive itself ({DRIVE_FILE})", Sheet.DEVICE, columns, rows)
 
 
-def error_line(found: DriveError) -> str:
-    """Return how far a drive file's own predictions are off."""
-    said = (
-        f"bandwidth off by {percent(found.bandwidth_median)} (median), at most"
-        f" {percent(found.bandwidth_greatest)}"
+def error_line(errors: DriveError) -> str:
+    """Return the line on the errors of a drive file's own predictions."""
+    bandwidth = (
+        f"bandwidth off by {percent(errors.bandwidth_median)} (median), at most"
+        f" {percent(errors.bandwidth_greatest)}"
     )
-    if found.p99_median is not None and found.p99_greatest is not None:
-        said += f", p99 {percent(found.p99_median)}, at most {percent(found.p99_greatest)}"
-    return f"{DRIVE_FILE} predicts {found.cells} cells that were held out of its fit: {said}"
+    line = f"{DRIVE_FILE} predicts {errors.cells} cells that were held out of its fit: {bandwidth}"
+    if errors.p99_median is not None and errors.p99_greatest is not None:
+        line += f", p99 {percent(errors.p99_median)}, at most {percent(errors.p99_greatest)}"
+    return line
 
 
-def machine_document(found: Discovery) -> Document:
+def machine_document(discovery: Discovery) -> Document:
     """Make the document of a machine, which begins with the conditions that disturb a replay."""
-    host, limits = found.host, found.limits
-    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in found.gpus)
+    host, limits = discovery.host, discovery.limits
+    gpus = ", ".join(f"{g.name} {format_bytes(g.memory_bytes)}" for g in discovery.gpus)
     memlock, files = limits["memlock_bytes"], limits["open_files"]
     facts = {
         "processor": (
-            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {found.governor or '-'}"
+            f"{host['cpu_model'] or '-'}, {host['cpus']} CPUs, governor {discovery.governor or '-'}"
         ),
         "kernel": host["kernel"],
         "memory": (
-            f"{format_bytes(found.memory_bytes)}, {format_bytes(found.available_bytes)} available"
+            f"{format_bytes(discovery.memory_bytes)}, {format_bytes(discovery.available_bytes)} available"
         ),
-        "huge pages": found.huge_pages,
-        "GPUs": gpus or f"none: {found.gpu_reason}",
-        "io_uring": found.io_uring,
+        "huge pages": discovery.huge_pages,
+        "GPUs": gpus or f"none: {discovery.gpu_reason}",
+        "io_uring": discovery.io_uring,
         "memlock": "unlimited" if memlock is None else format_bytes(memlock),
         "open files": "unlimited" if files is None else format_count(files),
         **{
             name: path or "not installed"
-            for name, path in (found.programs | found.gpu_libraries).items()
+            for name, path in (discovery.programs | discovery.gpu_libraries).items()
         },
-        "probes": found.probes,
+        "probes": discovery.probes,
     }
     drive_columns = [
         ReportColumn("name", "drive"),
@@ -559,15 +566,15 @@ def machine_document(found: Discovery) -> Document:
         ReportColumn("scheduler"),
         ReportColumn("queue_requests", "requests", Unit.COUNT),
     ]
-    drives = table_of("Drives", Sheet.DEVICE, drive_columns, found.drives)
+    drives = table_of("Drives", Sheet.DEVICE, drive_columns, discovery.drives)
     filesystem_columns = [
         ReportColumn("mount_point", "mounted at"),
         ReportColumn("device"),
         ReportColumn("kind", "type"),
         ReportColumn("free_bytes", "free", Unit.BYTES),
     ]
-    systems = table_of("Filesystems", Sheet.DEVICE, filesystem_columns, found.filesystems)
-    good = found.recommended
+    systems = table_of("Filesystems", Sheet.DEVICE, filesystem_columns, discovery.filesystems)
+    good = discovery.recommended
     start = (
         f"start from: --engine {good['engine']} --queue-depth {good['queue_depth']} --io-bytes 1MiB"
         f" --trials {good['trials']}, a CPU tier of at most {format_bytes(good['cpu_tier_bytes'])}"
@@ -577,5 +584,5 @@ def machine_document(found: Discovery) -> Document:
         name="",
         headline="",
         chapters=[Chapter("", tables, [start, good["next"]])],
-        warnings=[f"warning: {line}" for line in found.warnings],
+        warnings=[f"warning: {line}" for line in discovery.warnings],
     )

@@ -35,17 +35,16 @@ _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit|Interrupt)\b")
 
 @contextmanager
 def engine_directory(target: Path, *, is_kept: bool) -> Iterator[Path]:
-    """Yield an empty folder for an engine below `target`, which is ours alone meanwhile.
+    """Lock `target` and yield an empty folder for an engine below it.
 
-    Remove it unless `is_kept`.
+    Remove the folder afterwards unless `is_kept`.
 
-    DeviceError if the target is not empty, not ours, or no place for data.
+    DeviceError if the target is not empty, not ours, or not a place for data.
     """
     claim = claims.claim(target)
     folder = claim.scratch / FILES
     try:
-        # The marker says that all files there are ours: leftovers of a run that was killed, or
-        # kept.
+        # By the marker all files there are ours: leftovers of a run that was killed or kept.
         shutil.rmtree(folder, ignore_errors=True)
         try:
             folder.mkdir()
@@ -66,16 +65,16 @@ def serve(
     interrupted: Callable[[], str | None],
     show: Callable[[float], None],
 ) -> EngineRecord:
-    """Let an engine serve requests as `settings` say, its own output in `log`.
+    """Let an engine serve requests by `settings`, and write its own output to `log`.
 
-    `show` takes how many are served.
+    `show` takes the number of requests served.
     """
     engine, staging = ENGINES[kind], Path(settings.events).parent
-    asked, traced = staging / "settings.json", staging / "strace"
-    asked.write_bytes(msgspec.json.encode(asdict(settings)))
-    command = [str(python), str(DRIVER), engine.driver, str(asked)]
+    settings_file, strace_file = staging / "settings.json", staging / "strace"
+    settings_file.write_bytes(msgspec.json.encode(asdict(settings)))
+    command = [str(python), str(DRIVER), engine.driver, str(settings_file)]
     if engine.is_straced:
-        command = [*STRACE, str(traced), *command]
+        command = [*STRACE, str(strace_file), *command]
     to_monotonic_ns = time.monotonic_ns() - time.time_ns()
     with log.open("wb") as out:
         process = subprocess.Popen(  # noqa: S603 - our driver, in the interpreter that the user named
@@ -86,20 +85,22 @@ def serve(
             start_new_session=True,
         )
         stopped_by = _watch(process, Path(settings.events), interrupted, show)
-    found = read_events(Path(settings.events))
+    record = read_events(Path(settings.events))
     if engine.is_straced:
         directory = Path(settings.directory)
-        found.operations = read_strace(traced, directory, to_monotonic_ns, found.requests)
-        found.seen = None
-    found.interrupted_by = stopped_by
+        record.operations = read_strace(strace_file, directory, to_monotonic_ns, record.requests)
+        record.audited = None
+    record.interrupted_by = stopped_by
     if process.returncode and not stopped_by:
         # The last line of the engine's output that names an error.
         lines = [
             _COLOURS.sub("", line).strip() for line in log.read_text(errors="replace").splitlines()
         ]
-        said = [line for line in lines if _ERROR.match(line)] or [line for line in lines if line]
-        found.failure = printable(said[-1]) if said else f"ended with {process.returncode}"
-    return found
+        messages = [line for line in lines if _ERROR.match(line)] or [
+            line for line in lines if line
+        ]
+        record.failure = printable(messages[-1]) if messages else f"ended with {process.returncode}"
+    return record
 
 
 def _watch(
@@ -108,17 +109,17 @@ def _watch(
     interrupted: Callable[[], str | None],
     show: Callable[[float], None],
 ) -> str | None:
-    """Wait for the end, or end it if a signal asks to; return which."""
-    served, at = 0, 0
+    """Wait until the process ends, or end it if a signal came; return that signal's name."""
+    served, position = 0, 0
     try:
         while process.poll() is None:
             if (stopped_by := interrupted()) is not None:
                 _end(process)
                 return stopped_by
             with contextlib.suppress(FileNotFoundError), events.open("rb") as lines:
-                lines.seek(at)
-                new = lines.read()
-                at, served = at + len(new), served + new.count(b'["request"')
+                lines.seek(position)
+                content = lines.read()
+                position, served = position + len(content), served + content.count(b'["request"')
             show(served)
             time.sleep(POLL_S)
     except BaseException:
@@ -128,7 +129,7 @@ def _watch(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the driver and all that it started."""
+    """End the driver and all processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

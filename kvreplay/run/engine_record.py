@@ -1,9 +1,7 @@
-"""The file operations of a real engine, as a trace and a record of their times.
+"""The file operations of a real engine, as a trace and rows with their times.
 
-Both are the input of any run.
-
-A driver writes down its operations and requests; what happens out of Python's sight is read from
-strace.
+A run's figures and tables are built from these, as from those of a replay. A driver records the
+operations and requests that Python sees. Operations of native code are read from strace's output.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.replay_config import Config
 from kvreplay.plan.row_ring import ERROR, NOT_DONE, OK, RowRing
-from kvreplay.plan.window import MOST_ROWS, compile_window
+from kvreplay.plan.window import MAX_WINDOW_ROWS, compile_window
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import DeviceError
@@ -43,23 +41,23 @@ class Recording:
 
     setting: Setting
     rows: RowRing
-    """All that was done."""
+    """All operations."""
     started_ns: int
-    """On the monotonic clock."""
+    """Start on the monotonic clock."""
     wall_ns: int
 
 
-def _stage(done: FileOperation, known: dict[int, tuple[bool, int]]) -> int | None:
-    """Return the stage of an operation, from the facts `known` of its request.
+def _stage(operation: FileOperation, stages: dict[int, tuple[bool, int]]) -> int | None:
+    """Return the stage of an operation of a request; a new stage begins after the loads.
 
-    A stage ends where loads end.
+    `stages` has, by request, whether its last operation was a load, and its current stage.
     """
-    if done.request is None:
+    if operation.request is None:
         return None
-    is_load = done.op == Op.READ
-    before, number = known.get(done.request, (is_load, 0))
-    known[done.request] = is_load, number + (before and not is_load)
-    return known[done.request][1]
+    is_load = operation.op == Op.READ
+    was_load, number = stages.get(operation.request, (is_load, 0))
+    stages[operation.request] = is_load, number + (was_load and not is_load)
+    return stages[operation.request][1]
 
 
 def recording(
@@ -71,34 +69,36 @@ def recording(
     argv: list[str],
 ) -> Recording:
     """Write the trace of the `recorded` operations into `output`, and return it as a `Recording`."""
-    operations = sorted(recorded.operations, key=lambda done: (done.start_ns, done.end_ns))
+    operations = sorted(
+        recorded.operations, key=lambda operation: (operation.start_ns, operation.end_ns)
+    )
     numbers: dict[str, int] = {}
     sizes: dict[int, int] = {}
-    for done in operations:
-        number = numbers.setdefault(done.name, len(numbers))
-        sizes[number] = max(sizes.get(number, 0), done.offset + done.length)
-    # The run began with its first request, or an operation before it.
+    for operation in operations:
+        number = numbers.setdefault(operation.name, len(numbers))
+        sizes[number] = max(sizes.get(number, 0), operation.offset + operation.length)
+    # The run began with its first request, or with an operation before that.
     first_ns = min(
         [start for start, _end in recorded.requests[:1]]
-        + [done.start_ns for done in operations[:1]],
+        + [operation.start_ns for operation in operations[:1]],
         default=0,
     )
     path = output / TRACE_FILE
-    stage: dict[int, tuple[bool, int]] = {}
+    stages: dict[int, tuple[bool, int]] = {}
     with create(path, TRACE, metadata) as out:
-        for at in range(0, len(operations), _BATCH_ROWS):
-            part = operations[at : at + _BATCH_ROWS]
+        for first in range(0, len(operations), _BATCH_ROWS):
+            batch = operations[first : first + _BATCH_ROWS]
             columns: dict[str, list[object]] = {
-                "ts_ns": [done.start_ns - first_ns for done in part],
-                "op": [enum_code(TRACE, "op", done.op) for done in part],
-                "tier": [0] * len(part),
-                "phase": [enum_code(TRACE, "phase", _PHASES[done.op]) for done in part],
-                "object_id": [numbers[done.name] for done in part],
-                "offset_bytes": [done.offset for done in part],
-                "length_bytes": [done.length for done in part],
-                "request_id": [done.request for done in part],
-                "stage": [_stage(done, stage) for done in part],
-                "rank": [0] * len(part),
+                "ts_ns": [operation.start_ns - first_ns for operation in batch],
+                "op": [enum_code(TRACE, "op", operation.op) for operation in batch],
+                "tier": [0] * len(batch),
+                "phase": [enum_code(TRACE, "phase", _PHASES[operation.op]) for operation in batch],
+                "object_id": [numbers[operation.name] for operation in batch],
+                "offset_bytes": [operation.offset for operation in batch],
+                "length_bytes": [operation.length for operation in batch],
+                "request_id": [operation.request for operation in batch],
+                "stage": [_stage(operation, stages) for operation in batch],
+                "rank": [0] * len(batch),
             }
             out.write(batch_of(TRACE, columns))
     with create(
@@ -111,16 +111,16 @@ def recording(
     tier = FileTier(TIER, Path(config.tiers[TIER]), StorageOptions(is_buffered=config.is_buffered))
     tier.engine, tier.alignment = "other", 1
     setting = Setting(config, Pacer(), reader, window, [tier], path, argv)
-    rows = window.loader.begin(window=MOST_ROWS)
+    rows = window.loader.begin(window=MAX_WINDOW_ROWS)
     window.loader.load()
-    rows.all["submitted_ns"] = [done.start_ns - first_ns for done in operations]
+    rows.all["submitted_ns"] = [operation.start_ns - first_ns for operation in operations]
     rows.all["completed_ns"] = [
-        NOT_DONE if done.error else done.end_ns - first_ns for done in operations
+        NOT_DONE if operation.error else operation.end_ns - first_ns for operation in operations
     ]
-    rows.all["outcome"] = [ERROR if done.error else OK for done in operations]
+    rows.all["outcome"] = [ERROR if operation.error else OK for operation in operations]
     rows.all["is_ended"] = True
     last_ns = max(
-        [done.end_ns for done in operations] + [end for _start, end in recorded.requests],
+        [operation.end_ns for operation in operations] + [end for _start, end in recorded.requests],
         default=first_ns,
     )
     return Recording(setting, rows, first_ns, last_ns - first_ns)
@@ -137,7 +137,7 @@ class FileOperation(NamedTuple):
 
     op: str
     name: str
-    """Below the engine's directory."""
+    """Path below the engine's directory."""
     request: int | None
     start_ns: int
     end_ns: int
@@ -148,46 +148,50 @@ class FileOperation(NamedTuple):
 
 @dataclass(slots=True)
 class EngineRecord:
-    """All that was recorded of an engine."""
+    """The record of an engine's run."""
 
     facts: dict[str, object] = field(default_factory=dict)
     operations: list[FileOperation] = field(default_factory=list)
     requests: list[tuple[int, int]] = field(default_factory=list)
-    """When each began and ended."""
+    """Start and end of each request."""
     hit_tokens: int = 0
-    seen: dict[str, int] | None = None
-    """Files that Python saw opened and removed, by operation; None unless the driver ended well."""
+    audited: dict[str, int] | None = None
+    """Number of files that Python's audit hooks saw opened and removed, by operation.
+
+    None unless the driver ended without an error.
+    """
     failure: str | None = None
-    """Why it ended early; None if all requests were served."""
+    """The reason why it ended early; None if all requests were served."""
     interrupted_by: str | None = None
 
     @property
     def untimed(self) -> dict[str, int]:
-        """How many operations were seen but not recorded, of those in `seen`."""
-        counts = {op: sum(1 for done in self.operations if done.op == op) for op in self.seen or {}}
-        return {
-            op: count - counts[op] for op, count in (self.seen or {}).items() if count > counts[op]
+        """The number of audited operations that were not recorded, by operation."""
+        audited = self.audited or {}
+        recorded = {
+            op: sum(1 for operation in self.operations if operation.op == op) for op in audited
         }
+        return {op: count - recorded[op] for op, count in audited.items() if count > recorded[op]}
 
 
 def read_events(path: Path) -> EngineRecord:
     """Read the record that the driver wrote to `path`; an unfinished last line is left out."""
-    found = EngineRecord()
+    record = EngineRecord()
     text = path.read_bytes() if path.exists() else b""
     for line in text[: text.rfind(b"\n") + 1].splitlines():
-        kind, *rest = msgspec.json.decode(line)
+        kind, *values = msgspec.json.decode(line)
         if kind == "op":
-            op, name, request, start, end, length, error = rest
-            found.operations.append(FileOperation(op, name, request, start, end, 0, length, error))
+            op, name, request, start, end, length, error = values
+            record.operations.append(FileOperation(op, name, request, start, end, 0, length, error))
         elif kind == "request":
-            found.requests.append((rest[1], rest[2]))
+            record.requests.append((values[1], values[2]))
         elif kind == "hit":
-            found.hit_tokens += rest[1]
+            record.hit_tokens += values[1]
         elif kind == "facts":
-            found.facts |= rest[0]
+            record.facts |= values[0]
         elif kind == "end":
-            found.seen = rest[0]
-    return found
+            record.audited = values[0]
+    return record
 
 
 _CALL = re.compile(rb"(\d+) +(\d+)\.(\d{9}) (\w+)\((.*)")
@@ -206,74 +210,86 @@ def read_strace(
 ) -> list[FileOperation]:
     """Return the operations on files below `directory` in the output of STRACE at `path`.
 
-    `to_monotonic_ns` is added to its times. A read is of the request that was served when it began;
-    background writes and deletes belong to no request.
+    `to_monotonic_ns` is added to its times. A read belongs to the request that was served when it
+    began. Background writes and deletes belong to no request.
 
     DeviceError if there is no such output.
     """
-    found, sizes = list[FileOperation](), dict[str, int]()
+    operations, sizes = list[FileOperation](), dict[str, int]()
     try:
         lines = path.open("rb")
     except OSError as error:
-        raise DeviceError(f"{path}: {error.strerror}; strace left nothing") from None
+        raise DeviceError(f"{path}: {error.strerror}; strace wrote no output") from None
     prefix = str(directory).encode().rstrip(b"/") + b"/"
     begins = [start for start, _end in requests]
     with lines:
-        for at, name, arguments in _whole_calls(lines):
-            done = _DONE.search(arguments)
-            if done is None or prefix not in arguments:
+        for call_ns, name, arguments in _whole_calls(lines):
+            result = _DONE.search(arguments)
+            if result is None or prefix not in arguments:
                 continue
-            operation = _operation(name, arguments[: done.start()], done, prefix, sizes)
+            operation = _operation(name, arguments[: result.start()], result, prefix, sizes)
             if operation is None:
                 continue
-            start = at + to_monotonic_ns
-            of = bisect_right(begins, start) - 1
-            is_within = of >= 0 and start <= requests[of][1] and operation.op == "read"
-            took = int(done[3]) * NS_PER_S + int(done[4])
-            found.append(
+            start = call_ns + to_monotonic_ns
+            index = bisect_right(begins, start) - 1
+            is_within = index >= 0 and start <= requests[index][1] and operation.op == "read"
+            duration_ns = int(result[3]) * NS_PER_S + int(result[4])
+            operations.append(
                 operation._replace(
-                    request=of if is_within else None, start_ns=start, end_ns=start + took
+                    request=index if is_within else None, start_ns=start, end_ns=start + duration_ns
                 )
             )
-    return found
+    return operations
 
 
 def _whole_calls(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes, bytes]]:
-    """Yield (when, call, arguments and result), calls that strace split in two put together."""
+    """Yield time in ns, name, and arguments with the result of each call.
+
+    A call that strace printed in two lines is joined.
+    """
     begun: dict[bytes, tuple[int, bytes, bytes]] = {}
     for line in lines:
         resumed = _RESUMED.match(line)
         if resumed is not None:
             if resumed[1] in begun:
-                at, name, arguments = begun.pop(resumed[1])
-                yield at, name, arguments + resumed[2]
+                call_ns, name, arguments = begun.pop(resumed[1])
+                yield call_ns, name, arguments + resumed[2]
             continue
         call = _CALL.match(line)
         if call is None:
             continue
-        at, name, arguments = int(call[2]) * NS_PER_S + int(call[3]), call[4], call[5]
+        call_ns, name, arguments = int(call[2]) * NS_PER_S + int(call[3]), call[4], call[5]
         if arguments.rstrip().endswith(b"<unfinished ...>"):
-            begun[call[1]] = at, name, arguments.rstrip().removesuffix(b"<unfinished ...>").rstrip()
+            begun[call[1]] = (
+                call_ns,
+                name,
+                arguments.rstrip().removesuffix(b"<unfinished ...>").rstrip(),
+            )
         else:
-            yield at, name, arguments
+            yield call_ns, name, arguments
 
 
 def _operation(
-    call: bytes, arguments: bytes, done: re.Match[bytes], prefix: bytes, sizes: dict[str, int]
+    call: bytes, arguments: bytes, result: re.Match[bytes], prefix: bytes, sizes: dict[str, int]
 ) -> FileOperation | None:
     """Return the operation of a call, without its times; None if it is on another file."""
     op = _OPS.get(call)
-    place = (_PATH if op == "delete" else _OPEN_FILE).search(arguments)
-    if op is None or place is None or not place[1].startswith(prefix):
+    path_match = (_PATH if op == "delete" else _OPEN_FILE).search(arguments)
+    if op is None or path_match is None or not path_match[1].startswith(prefix):
         return None
-    name = place[1].removeprefix(prefix).decode(errors="replace")
-    result, error = int(done[1]), None if done[2] is None else done[2].decode()
+    name = path_match[1].removeprefix(prefix).decode(errors="replace")
+    returned = int(result[1])
+    error = None if result[2] is None else result[2].decode()
     if op == "delete":
         return FileOperation(op, name, None, 0, 0, 0, sizes.pop(name, 0), error)
-    found = (_OFFSET_AND_FLAGS if call.endswith(b"v2") else _OFFSET).search(arguments)
-    # A plain write goes on where the file ends so far.
-    offset = int(found[1]) if found is not None and call != b"write" else sizes.get(name, 0)
-    length = max(result, 0)
+    offset_match = (_OFFSET_AND_FLAGS if call.endswith(b"v2") else _OFFSET).search(arguments)
+    # A plain write appends to the file.
+    offset = (
+        int(offset_match[1])
+        if offset_match is not None and call != b"write"
+        else sizes.get(name, 0)
+    )
+    length = max(returned, 0)
     if op == "write":
         sizes[name] = max(sizes.get(name, 0), offset + length)
     return FileOperation(op, name, None, 0, 0, offset, length, error)

@@ -1,13 +1,12 @@
-"""Write the storage before a replay.
-
-`--precondition`, and the contents of preallocated files and devices.
+"""Write the storage before a replay: `--precondition`, and preallocated files and devices.
 
 A fresh or trimmed drive writes faster than it will a day later. `twice` writes it from end to end,
-then once more in random order; `steady` goes on at random places until its bandwidth is steady by
+then once more in random order. `steady` goes on at random offsets until the bandwidth is steady by
 the rule stated here.
 
-Of a preallocated file or device everything that the replay will use is written once, in one pass
-from the start: what it reads and never writes with its own content, the rest as filler.
+All space of a preallocated file or device that the replay will use is written once, in one pass
+from the start. Objects that the replay reads but never writes get their own content, the rest gets
+filler.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ RULE = (
     f"steady: in the last {WINDOW_ROUNDS} rounds of random writes no bandwidth is more than"
     f" {MAX_EXCURSION:.0%} from their mean, and their best straight line rises or falls by at most"
     f" {MAX_DRIFT:.0%} of it; a round lasts {ROUND_NS // NS_PER_S} s, or less if that writes as"
-    f" much as is written full; at most {MAX_ROUNDS} rounds"
+    f" many bytes as the whole region has; at most {MAX_ROUNDS} rounds"
 )
 
 
 def precondition(
     drive: Drive,
     peak_bytes: int,
-    wanted: Precondition,
+    rule: Precondition,
     io_bytes: int,
     depth: int,
     fill: Fill,
@@ -58,11 +57,11 @@ def precondition(
     interrupted: Callable[[], str | None],
     progress: Callable[[float], None],
 ) -> tuple[Preconditioned, Region]:
-    """Write `drive` full as `wanted` says.
+    """Fill `drive` by the rule `wanted`: all of it, or a file of `peak_bytes` in a directory.
 
-    All of it, or `peak_bytes` in a directory; return what was written where.
+    Return the facts for run.json, and the region that was filled.
 
-    DeviceError if the drive refuses.
+    DeviceError if a write fails.
     """
     started = monotonic_ns()
     try:
@@ -73,12 +72,12 @@ def precondition(
                 min(RANDOM_BYTES, io_bytes),
                 progress,
             )
-            state.go(range(0, region.length, io_bytes), io_bytes)
-            rates = state.until_steady() if wanted is Precondition.STEADY else None
+            state.write_blocks(range(0, region.length, io_bytes), io_bytes)
+            rates = state.until_steady() if rule is Precondition.STEADY else None
             if rates is None:
-                # Every place once, in random order.
+                # Every block once, in random order.
                 order: np.ndarray = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
-                state.go((int(at) * state.small for at in order), state.small)
+                state.write_blocks((int(block) * state.small for block in order), state.small)
     except OSError as error:
         raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
     return (
@@ -86,7 +85,7 @@ def precondition(
             tier=drive.name,
             rule=RULE if rates is not None else "twice: once from end to end, once in random order",
             file_bytes=region.length,
-            written_bytes=state.done,
+            written_bytes=state.written_bytes,
             sequential_io_bytes=io_bytes,
             random_io_bytes=state.small,
             wall_ns=monotonic_ns() - started,
@@ -113,46 +112,52 @@ def is_steady(rates: Sequence[float]) -> bool:
 
 
 class _Conditioning:
-    """One drive being written full."""
+    """The preconditioning of one drive."""
 
     def __init__(
         self, region: Region, writer: BulkWriter, small: int, progress: Callable[[float], None]
     ) -> None:
-        self.small, self.done, self.blocks = small, 0, -(-region.length // small)
+        self.small, self.blocks = small, -(-region.length // small)
+        self.written_bytes = 0
         self.rng = np.random.Generator(np.random.SFC64(0))
         self._region, self._writer, self._progress, self._turn = region, writer, progress, 0
 
-    def go(self, places: Iterable[int], step: int, until_ns: int | None = None) -> int:
-        """Write at `places`, until the deadline if one is given; return the bytes written."""
-        before = self.done
+    def write_blocks(
+        self, offsets: Iterable[int], io_bytes: int, until_ns: int | None = None
+    ) -> int:
+        """Write blocks at `offsets` in the region; return the bytes written.
+
+        Stop at the time `until_ns` if it is given.
+        """
+        before = self.written_bytes
         start, end = self._region.start, self._region.start + self._region.length
-        parts = ((start + at, min(step, end - start - at)) for at in places)
-        for more in self._writer.write(parts, step, self._turn):
-            self.done += more
-            self._progress(self.done)
+        blocks = ((start + offset, min(io_bytes, end - start - offset)) for offset in offsets)
+        for nbytes in self._writer.write(blocks, io_bytes, self._turn):
+            self.written_bytes += nbytes
+            self._progress(self.written_bytes)
             if until_ns is not None and monotonic_ns() >= until_ns:
                 break
         os.fdatasync(self._region.fd)
         self._turn += 1
-        return self.done - before
+        return self.written_bytes - before
 
     def until_steady(self) -> list[float]:
-        """Write at random places in rounds until the rule is met, at most MAX_ROUNDS.
+        """Write at random offsets in rounds until the rule is met, at most MAX_ROUNDS.
 
-        Return the bandwidth of each.
+        Return the bandwidth of each round.
         """
         rates: list[float] = []
         while len(rates) < MAX_ROUNDS and not is_steady(rates):
             started = monotonic_ns()
-            # Each place is as likely as any other; they are drawn as they are needed.
-            places = (
-                at
+            # All blocks are equally likely; offsets are sampled in batches as they are needed.
+            offsets = (
+                offset
                 for first in range(0, self.blocks, _BATCH)
-                for at in (
+                for offset in (
                     self.rng.integers(0, self.blocks, min(_BATCH, self.blocks - first)) * self.small
                 ).tolist()
             )
-            written = self.go(places, self.small, started + ROUND_NS)
+            written = self.write_blocks(offsets, self.small, started + ROUND_NS)
             if not written:
                 break
             rates.append(written * NS_PER_S / (monotonic_ns() - started))
@@ -168,91 +173,94 @@ class BulkWriter:
     def __init__(
         self, fd: int, threads: int, fill: Fill, stream: int, interrupted: Callable[[], str | None]
     ) -> None:
-        """Write data of `fill`.
+        """Write data from `fill`.
 
-        Each drive has a `stream` number of its own, so that no two hold the same data.
+        Each drive has its own `stream` number, so that no two drives get the same data.
         """
         self._fd, self._threads, self._fill = fd, min(threads, MAX_THREADS), fill
-        # An id that no object has.
+        # Objects have no negative ids.
         self._object = -1 - stream
         self._interrupted = interrupted
 
-    def write(self, parts: Iterable[tuple[int, int]], most: int, turn: int) -> Iterator[int]:
-        """Write `parts` (start, up to `most` bytes), unless interrupted.
+    def write(self, blocks: Iterable[tuple[int, int]], max_bytes: int, turn: int) -> Iterator[int]:
+        """Write `blocks`, each a start and a length of up to `max_bytes`, unless interrupted.
 
-        Yield how much was written.
-
-        The data differs from `turn` to `turn`.
+        Yield the bytes written by one write of each thread. The data differs by `turn`.
         """
-        waiting = iter(parts)
+        remaining = iter(blocks)
         with ThreadPoolExecutor(self._threads) as pool:
-            buffers = [mmap.mmap(-1, most) for _ in range(self._threads)]
-            # One round at a time, so that an interruption is seen soon.
+            buffers = [mmap.mmap(-1, max_bytes) for _ in range(self._threads)]
+            # One write of each thread at a time, so that an interruption is noticed soon.
             while not self._interrupted():
                 jobs = [
-                    (memoryview(b)[:length], at, turn)
-                    for b, (at, length) in zip(buffers, waiting, strict=False)
+                    (memoryview(buffer)[:length], start, turn)
+                    for buffer, (start, length) in zip(buffers, remaining, strict=False)
                 ]
-                yield sum(pool.map(self._one, jobs))
+                yield sum(pool.map(self._write_block, jobs))
                 if len(jobs) < self._threads:
                     break
 
-    def _one(self, job: tuple[memoryview, int, int]) -> int:
-        block, at, turn = job
-        self._fill(block, self._object, turn, at)
-        done = os.pwritev(self._fd, [block], at)
-        if done != len(block):
+    def _write_block(self, job: tuple[memoryview, int, int]) -> int:
+        block, start, turn = job
+        self._fill(block, self._object, turn, start)
+        written = os.pwritev(self._fd, [block], start)
+        if written != len(block):
             raise OSError(5, "the device takes no more bytes")
-        return done
+        return written
 
 
 IO_BYTES = 1 << 20
 _FIRST_STREAM = 1000
-"""Other data than preconditioning writes."""
+"""First stream number of laying out, whose data differs from that of preconditioning."""
 
 
 @dataclass(slots=True)
 class LaidOut:
-    """The objects that preconditioning wrote."""
+    """The objects and drives that were laid out."""
 
     objects: int = 0
-    """That the replay reads and never wrote."""
+    """Number of objects written that the replay reads but never wrote."""
     bytes: int = 0
     """Sum of the lengths of these objects."""
     whole: list[tuple[ExtentTier, Region]] = field(default_factory=list)
-    """The drives that are written whole now, each with the region that was unwritten."""
+    """The drives that are completely written now, each with the region that was unwritten."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extents:
-    """Objects in the order of the space: int64, by object."""
+    """Objects with their extents in ascending order: int64 arrays, one entry an object."""
 
     starts: np.ndarray
     ends: np.ndarray
     objects: np.ndarray
 
-    def fill(self, data: DataSource, block: memoryview, filler: int, turn: int, at: int) -> None:
-        """Fill `block`, which begins at byte `at` of the space.
+    def fill(
+        self, data: DataSource, block: memoryview, filler: int, turn: int, block_start: int
+    ) -> None:
+        """Fill `block`, which begins at byte `block_start` of the space.
 
-        With what lies there, the rest by `filler`.
+        Bytes of an extent get its object's data, other bytes that of the id `filler`.
         """
-        done, end, which = at, at + len(block), int(np.searchsorted(self.ends, at, side="right"))
-        while done < end:
-            start = int(self.starts[which]) if which < len(self.starts) else end
-            if done < start:
+        position, end = block_start, block_start + len(block)
+        index = int(np.searchsorted(self.ends, block_start, side="right"))
+        while position < end:
+            start = int(self.starts[index]) if index < len(self.starts) else end
+            if position < start:
                 until = min(start, end)
-                data.unstamped(block[done - at : until - at], filler, turn, done)
+                piece = block[position - block_start : until - block_start]
+                data.unstamped(piece, filler, turn, position)
             else:
-                until = min(int(self.ends[which]), end)
-                data.fill(block[done - at : until - at], int(self.objects[which]), 0, done - start)
-                which += 1
-            done = until
+                until = min(int(self.ends[index]), end)
+                piece = block[position - block_start : until - block_start]
+                data.fill(piece, int(self.objects[index]), 0, position - start)
+                index += 1
+            position = until
 
 
 def is_laid_out(tier: Tier) -> bool:
-    """Return whether the populated objects of `tier` are written in the order of their places.
+    """Return whether the populated objects of `tier` are laid out here.
 
-    Its drives are preallocated.
+    That is so if all its drives are preallocated files or devices.
     """
     return bool(tier.drives) and all(isinstance(drive, ExtentTier) for drive in tier.drives)
 
@@ -263,22 +271,22 @@ def lay_out_all(
     interrupted: Callable[[], str | None],
     show: Callable[[str, int], AbstractContextManager[Callable[[float], None]]],
 ) -> LaidOut:
-    """Write the populated objects of preallocated files and devices, and the rest of their space
-    that is unwritten.
+    """Write the populated objects and all unwritten space of preallocated files and devices.
 
-    DeviceError if a drive refuses, or has no room.
+    DeviceError if a write fails, or a drive has no space.
     """
-    done = LaidOut()
+    laid_out = LaidOut()
     for stream, (drive, objects, lengths) in enumerate(_populated_drives(setting)):
         region, starts = drive.unwritten, drive.space.reserve_all(objects, lengths)
-        for at in np.flatnonzero(starts < 0)[:1]:
-            why = drive.why_no_room(int(objects[at]))
-            raise DeviceError(f"{drive.target}: no space to populate object {objects[at]}: {why}")
+        for index in np.flatnonzero(starts < 0)[:1]:
+            object_id = int(objects[index])
+            reason = drive.why_no_room(object_id)
+            raise DeviceError(f"{drive.target}: no space to populate object {object_id}: {reason}")
         order = np.argsort(starts, kind="stable")
         padded = -(-lengths[order] // drive.alignment) * drive.alignment
         extents = Extents(starts[order], starts[order] + padded, objects[order])
-        parts = _merged(extents, region)
-        total = sum(length for _, length in parts)
+        stretches = _merged(extents, region)
+        total = sum(length for _, length in stretches)
         if not total:
             continue
         fill, written = partial(extents.fill, data), 0
@@ -286,14 +294,14 @@ def lay_out_all(
             region.fd, setting.config.depth, fill, _FIRST_STREAM + stream, interrupted
         )
         blocks = (
-            (at, min(IO_BYTES, start + length - at))
-            for start, length in parts
-            for at in range(start, start + length, IO_BYTES)
+            (offset, min(IO_BYTES, start + length - offset))
+            for start, length in stretches
+            for offset in range(start, start + length, IO_BYTES)
         )
         try:
             with show(f"laying out {drive.name}", total) as progress:
-                for more in writer.write(blocks, IO_BYTES, 0):
-                    written += more
+                for nbytes in writer.write(blocks, IO_BYTES, 0):
+                    written += nbytes
                     progress(written)
                 os.fdatasync(region.fd)
         except OSError as error:
@@ -301,36 +309,37 @@ def lay_out_all(
                 f"{drive.target}: cannot be laid out: {error.strerror or error}"
             ) from None
         if written == total:
-            done.objects += len(objects)
-            done.bytes += int(lengths.sum())
+            laid_out.objects += len(objects)
+            laid_out.bytes += int(lengths.sum())
             drive.written_first_bytes += total - int((extents.ends - extents.starts).sum())
-            done.whole.append((drive, region))
-    return done
+            laid_out.whole.append((drive, region))
+    return laid_out
 
 
 def _populated_drives(setting: Setting) -> Iterator[tuple[ExtentTier, np.ndarray, np.ndarray]]:
-    """Yield each preallocated file or device, and the objects that it holds before the replay.
+    """Yield each preallocated file or device with the objects that it stores before the replay.
 
-    Objects, bytes (int64).
+    The two arrays are the objects' ids and their bytes (int64).
     """
     residency = setting.window.residency
     for index, tier in enumerate(setting.tiers):
         if tier is None or not tier.drives:
             continue
-        here = residency.populate_tier == index
-        objects, lengths = residency.populate_object[here], residency.populate_bytes[here]
-        for at, drive in enumerate(tier.drives):
+        is_on_tier = residency.populate_tier == index
+        objects = residency.populate_object[is_on_tier]
+        lengths = residency.populate_bytes[is_on_tier]
+        for number, drive in enumerate(tier.drives):
             if isinstance(drive, ExtentTier):
-                there = (
-                    tier.drive_of[objects] == at if isinstance(tier, SeveralDrives) else slice(None)
+                is_on_drive = (
+                    tier.drive_of[objects] == number
+                    if isinstance(tier, SeveralDrives)
+                    else slice(None)
                 )
-                yield drive, objects[there], lengths[there]
+                yield drive, objects[is_on_drive], lengths[is_on_drive]
 
 
 def _merged(extents: Extents, region: Region) -> list[tuple[int, int]]:
-    """Return start and length of the parts that `extents` and `region` cover together, by their
-    starts.
-    """
+    """Return start and length of the stretches that `extents` and `region` cover together."""
     starts, ends = (
         np.append(extents.starts, region.start),
         np.append(extents.ends, region.start + region.length),

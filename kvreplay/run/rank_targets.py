@@ -1,4 +1,4 @@
-"""The target of one of several replays that share the user's target: a folder or file below it."""
+"""Targets of several replays that share the user's target: each gets a folder or file below it."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.run.run_file import RANK_FOLDER
 
 RANK, LOCAL = "{rank}", "{local}"
-"""In a target: the number of the rank, and its number among the ranks of its host."""
+"""Placeholders in a target: the rank's number, and its number among the ranks of its host."""
 
 
 def rank_target(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
-    """Return the target of `rank`, of ranks on `hosts`, for the tier `name`; its folder is made.
+    """Return the target of `rank` for the tier `name`, and create its folder.
+
+    `hosts` are the hosts of all ranks.
 
     ConfigError if ranks of one host would share a block device. DeviceError if a directory is
-    missing, or not to be written to.
+    missing or may not be written to.
     """
     if named(target) is not None:
         return target
@@ -26,7 +28,7 @@ def rank_target(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
         return target.replace(RANK, str(rank)).replace(LOCAL, str(local))
     if "://" in target:
         return f"{target.rstrip('/')}/{RANK_FOLDER.format(rank)}"
-    found = []
+    targets = []
     for path in paths_of(target):
         if path.is_block_device():
             if hosts.count(hosts[rank]) > 1:
@@ -35,9 +37,9 @@ def rank_target(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
                     f" would share {path}; name a device or partition for each, such as"
                     f" /dev/nvme{LOCAL}n1"
                 )
-            found.append(path)
+            targets.append(path)
         elif path.is_file() or path.suffix == FILE_SUFFIX:
-            found.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
+            targets.append(path.with_name(f"{path.stem}.{RANK_FOLDER.format(rank)}{path.suffix}"))
         else:
             check_target(path, is_shared=True)
             folder = path / RANK_FOLDER.format(rank)
@@ -45,8 +47,8 @@ def rank_target(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
                 folder.mkdir(exist_ok=True)
             except OSError as error:
                 raise DeviceError(f"{folder}: {error.strerror}") from None
-            found.append(folder)
-    return ",".join(map(str, found))
+            targets.append(folder)
+    return ",".join(map(str, targets))
 
 
 def remove_rank_folders(targets: Sequence[str]) -> None:

@@ -1,6 +1,4 @@
-"""The engines that can be driven.
-
-Package, options, installation; and the requests that an engine is to serve.
+"""The engines that can be driven, their options, and the requests that they serve.
 
 Requests come from a Mooncake trace, or from the requests table of any other source.
 """
@@ -39,7 +37,7 @@ class EngineKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RealEngine:
-    """One engine."""
+    """An engine and the way to drive it."""
 
     title: str
     driver: str
@@ -51,12 +49,12 @@ class RealEngine:
     object_kind: str
     """The kind of its objects in the objects table."""
     cpu_bytes: int | None
-    """The default pool in memory; None if it has none that is driven."""
+    """Default size of the pool in memory; None if it has no pool here."""
     disk_bytes: int | None
-    """The default bound on disk; None if it is not ours to set."""
+    """Default limit of space on disk; None if the engine sets it itself."""
     has_direct: bool
     is_straced: bool
-    """Its files are written out of Python's sight."""
+    """Whether native code writes its files, so that only strace sees the operations."""
     note: str
     """A note that a reader of its figures needs."""
 
@@ -115,9 +113,9 @@ ENGINES = {
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """The user's options for an engine, and the first fields, which are the command's own.
+    """The user's options for an engine; the first three fields are set by the command.
 
-    Null is its default.
+    None stands for the engine's default.
     """
 
     kind: EngineKind = EngineKind.LMCACHE
@@ -155,7 +153,7 @@ class EngineOptions:
 
     @property
     def engine(self) -> RealEngine:
-        """Which engine."""
+        """The engine of this kind."""
         return ENGINES[self.kind]
 
     @property
@@ -165,25 +163,29 @@ class EngineOptions:
 
 
 def check_interpreter(kind: EngineKind, python: Path) -> None:
-    """Raise ConfigError, saying how to get it, unless the interpreter `python` can import the
-    engine's package.
+    """Raise ConfigError, with the command to install it, unless the interpreter `python` can import
+    the engine's package.
     """
     engine = ENGINES[kind]
-    look = (
+    program = (
         "import importlib.util, json;"
         f" print(json.dumps(importlib.util.find_spec({engine.package!r}) is not None))"
     )
     try:
-        done = subprocess.run(  # noqa: S603 - the interpreter that the user named
-            [str(python), "-c", look], capture_output=True, text=True, timeout=_LOOKS_S, check=False
+        process = subprocess.run(  # noqa: S603 - the interpreter that the user named
+            [str(python), "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=_LOOKS_S,
+            check=False,
         )
     except OSError as error:
         raise ConfigError(f"--python {python}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--python {python}: did not answer within {_LOOKS_S} s") from None
-    if done.returncode or not done.stdout.strip().startswith(("true", "false")):
+    if process.returncode or not process.stdout.strip().startswith(("true", "false")):
         raise ConfigError(f"--python {python}: does not run as a Python interpreter")
-    if not json.loads(done.stdout):
+    if not json.loads(process.stdout):
         raise ConfigError(
             f"{python} has no {engine.package}: {engine.install} in an environment of its own, and"
             " name its interpreter with --python"
@@ -191,13 +193,13 @@ def check_interpreter(kind: EngineKind, python: Path) -> None:
 
 
 MOONCAKE_BLOCK_TOKENS = 512
-_MOST_TOKENS = 1 << 31
+_MAX_TOKENS = 1 << 31
 
 
 class _Line(msgspec.Struct):
-    """A row of a Mooncake trace, so far as it is used."""
+    """The fields of a row of a Mooncake trace that are used here."""
 
-    input_length: Annotated[int, msgspec.Meta(ge=1, le=_MOST_TOKENS)]
+    input_length: Annotated[int, msgspec.Meta(ge=1, le=_MAX_TOKENS)]
     hash_ids: list[Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]]
     block_size: Annotated[int, msgspec.Meta(ge=1, le=1 << 20)] | None = None
 
@@ -206,30 +208,32 @@ class Prompts(msgspec.Struct, frozen=True):
     """The prompts of the requests."""
 
     rows: list[tuple[int, list[int]]]
-    """Tokens, and the ids of the blocks that they are in."""
+    """For each request, its number of tokens, and the ids of its blocks."""
     block_tokens: int
 
     @property
     def tokens(self) -> int:
-        """Tokens of all requests."""
+        """The number of tokens of all requests."""
         return sum(tokens for tokens, _blocks in self.rows)
 
 
-def read_prompts(path: Path, most: int) -> Prompts:
-    """Return the first `most` requests at `path`.
+def read_prompts(path: Path, max_requests: int) -> Prompts:
+    """Return the first `most` requests at `path`, a Mooncake trace or a requests table.
 
-    TraceError if it is neither, holds none, or does not say which prefixes prompts share.
+    TraceError if it is neither, is empty, or lacks the block ids by which prompts share prefixes.
     """
     need_file(path, "; name a Mooncake trace (*.jsonl) or a requests table")
-    found = (
-        _of_table(path, most) if path.name.endswith(tuple(SUFFIXES)) else _of_mooncake(path, most)
+    prompts = (
+        _prompts_from_table(path, max_requests)
+        if path.name.endswith(tuple(SUFFIXES))
+        else _prompts_from_mooncake(path, max_requests)
     )
-    if not found.rows:
-        raise TraceError("holds no request", path=path)
-    return found
+    if not prompts.rows:
+        raise TraceError("has no requests", path=path)
+    return prompts
 
 
-def _of_table(path: Path, most: int) -> Prompts:
+def _prompts_from_table(path: Path, max_requests: int) -> Prompts:
     reader = open_table(path, REQUESTS)
     block_tokens = (reader.meta.source or {}).get("block_tokens")
     rows: list[tuple[int, list[int]]] = []
@@ -243,21 +247,23 @@ def _of_table(path: Path, most: int) -> Prompts:
                 )
             _check(tokens, blocks, block_tokens, path, len(rows))
             rows.append((tokens, blocks))
-            if len(rows) == most:
+            if len(rows) == max_requests:
                 return Prompts(rows, block_tokens)
     return Prompts(rows, block_tokens or MOONCAKE_BLOCK_TOKENS)
 
 
-def _of_mooncake(path: Path, most: int) -> Prompts:
+def _prompts_from_mooncake(path: Path, max_requests: int) -> Prompts:
     rows, sizes = [], set()
     with path.open("rb") as file:
-        for number, line in enumerate(islice((line for line in file if line.strip()), most), 1):
-            found = decode_json(
+        for number, line in enumerate(
+            islice((line for line in file if line.strip()), max_requests), 1
+        ):
+            request = decode_json(
                 line, _Line, path, row=number, misfit="no request of a Mooncake trace: {}"
             )
-            sizes.add(found.block_size or MOONCAKE_BLOCK_TOKENS)
-            _check(found.input_length, found.hash_ids, max(sizes), path, number)
-            rows.append((found.input_length, found.hash_ids))
+            sizes.add(request.block_size or MOONCAKE_BLOCK_TOKENS)
+            _check(request.input_length, request.hash_ids, max(sizes), path, number)
+            rows.append((request.input_length, request.hash_ids))
     if len(sizes) > 1:
         raise TraceError(
             f"has blocks of {' and '.join(map(str, sorted(sizes)))} tokens; one size is needed",

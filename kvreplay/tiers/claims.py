@@ -2,14 +2,14 @@
 
 A replay overwrites empty directories, files of its own, and block devices that nothing uses.
 
-In a directory all objects lie in one scratch folder with a marker file. By the marker a later run
-knows the leftovers of a killed one; a lock on it keeps two runs apart, and only files of ours are
-removed. A preallocated file or device begins with a header: it says that it is ours, and how far it
-has been written, which need not be done again.
+In a directory all objects lie in one scratch folder with a marker file. The marker lets a later run
+recognize the leftovers of a killed one, and a lock on it keeps two runs apart. Only files of ours
+are removed. A preallocated file or device begins with a header. It says that the target is ours,
+and how many of its bytes have been written already.
 
-What the kernel knows of a block device is read first (`examine`) and judged apart from it
-(`refusal`). At last the device is opened exclusively, which the kernel refuses while anything else
-holds it. `smart` is what a drive reports of itself.
+`examine` reads the kernel's description of a block device, and `refusal` decides from that alone
+whether it may be overwritten. Then the device is opened exclusively, which the kernel refuses while
+anything else holds it. `smart` reads a drive's SMART data.
 """
 
 from __future__ import annotations
@@ -53,17 +53,17 @@ _MARKER_TEXT = (
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A target directory that is ours until `release`."""
+    """A target directory that this run has locked until `release`."""
 
     scratch: Path
     lock: int
     """The open descriptor of the marker, which holds the lock."""
     found_leftovers: int
-    """Files of an earlier, killed or kept run that were removed."""
+    """Number of files of an earlier, killed or kept run that were removed."""
 
 
 def check_file(path: Path) -> None:
-    """Raise DeviceError, saying what would do, unless `path` is a file of ours or may become one."""
+    """Raise DeviceError, with a remedy, unless `path` is a file of ours or may become one."""
     parent = path.parent
     if not parent.is_dir():
         raise DeviceError(f"{parent}: no such directory; create it first (mkdir {parent})")
@@ -82,21 +82,21 @@ def check_file(path: Path) -> None:
 
 
 def claim_file(path: Path, flags: int) -> int:
-    """Open the file at `path` for this run alone, making it if it is not there.
+    """Open the file at `path` for this run alone, creating it if it does not exist.
 
     Return its descriptor.
 
-    DeviceError if it is not ours, another run holds it, or it cannot be opened so.
+    DeviceError if it is not ours, another run holds it, or it cannot be opened with `flags`.
     """
     check_file(path)
     is_new = not path.exists()
-    # One that another program makes meanwhile is not ours.
-    making = os.O_CREAT | os.O_EXCL if is_new else 0
+    # A file that another program creates meanwhile is not ours.
+    creation = os.O_CREAT | os.O_EXCL if is_new else 0
     try:
-        fd = os.open(path, os.O_RDWR | making | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
+        fd = os.open(path, os.O_RDWR | creation | os.O_NOFOLLOW | os.O_CLOEXEC | flags, 0o600)
     except OSError as error:
         if is_new and error.errno != errno.EEXIST:
-            # The kernel makes the file before it finds that O_DIRECT does not go.
+            # The kernel creates the file before it finds that O_DIRECT is not supported.
             path.unlink(missing_ok=True)
         raise refused(str(path), error) from None
     if not _is_locked(fd, path):
@@ -130,17 +130,17 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     """The header block of a preallocated target."""
 
     filled_bytes: int
-    """From the start on, all of it has been written since it was allocated or discarded."""
+    """Bytes from the start on that have been written since they were allocated or discarded."""
 
 
 def encode_header(header: Header, block_bytes: int) -> bytes:
-    """Return `header` as a block of `block_bytes`; a checksum over all of it ends it."""
+    """Return `header` as a block of `block_bytes` that ends with a checksum."""
     body = (_OURS + msgspec.json.encode(header) + b"\n").ljust(block_bytes - _CRC_BYTES, b"\0")
     return body + zlib.crc32(body).to_bytes(_CRC_BYTES, "little")
 
 
 def read_header(path: Path) -> Header | None:
-    """Return the header of the file at `path`; None if it has none of ours."""
+    """Return the header of the file at `path`; None if it does not begin with one of ours."""
     try:
         with path.open("rb") as file:
             return decode_header(file.read(HEADER_BYTES))
@@ -160,8 +160,7 @@ def decode_header(block: bytes) -> Header | None:
 
 
 def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
-    """Lock `path` for this run and remove what an earlier run of ours left there, unless that is
-    not to be cleaned.
+    """Lock `path` for this run, and with `is_cleaned` remove the files that an earlier run left.
 
     DeviceError if the path is unsafe, another run holds it, or its scratch directory is not ours.
     """
@@ -195,9 +194,7 @@ def claim(path: Path, *, is_cleaned: bool = True) -> Claim:
 
 
 def left_files(scratch: Path) -> dict[str, int]:
-    """Return the sizes of the object files below `scratch` that an earlier run left, by their
-    paths.
-    """
+    """Return the sizes of the object files that an earlier run left below `scratch`, by path."""
     return {
         str(path): path.stat().st_size
         for path in scratch.rglob("*")
@@ -208,7 +205,7 @@ def left_files(scratch: Path) -> dict[str, int]:
 def clean(scratch: Path) -> int:
     """Remove our object files and subdirectories of `scratch`, nothing else.
 
-    Return how many files went.
+    Return the number of files removed.
     """
     removed = 0
     for entry in list(os.scandir(scratch)):
@@ -224,27 +221,27 @@ def clean(scratch: Path) -> int:
     return removed
 
 
-def release(held: Claim, *, is_kept: bool) -> None:
-    """Remove our files unless `is_kept`, then give up the lock; files that are not ours stay."""
+def release(claimed: Claim, *, is_kept: bool) -> None:
+    """Remove our files unless `is_kept`, then release the lock; files that are not ours stay."""
     try:
         if not is_kept:
-            clean(held.scratch)
-            if [entry.name for entry in os.scandir(held.scratch)] == [MARKER]:
-                (held.scratch / MARKER).unlink()
-                held.scratch.rmdir()
+            clean(claimed.scratch)
+            if [entry.name for entry in os.scandir(claimed.scratch)] == [MARKER]:
+                (claimed.scratch / MARKER).unlink()
+                claimed.scratch.rmdir()
     except FileNotFoundError:
-        # Someone removed the directory under us: nothing of ours is left there.
+        # Another program removed the directory meanwhile, so nothing of ours is left there.
         return
     finally:
-        os.close(held.lock)
+        os.close(claimed.lock)
 
 
 _MAGIC = (
-    *(("gpt", at, b"EFI PART") for at in (512, 4096)),
+    *(("gpt", offset, b"EFI PART") for offset in (512, 4096)),
     ("dos", 510, b"\x55\xaa"),
-    *(("LVM2_member", at, b"LABELONE") for at in (0, 512, 1024, 1536)),
+    *(("LVM2_member", offset, b"LABELONE") for offset in (0, 512, 1024, 1536)),
     ("crypto_LUKS", 0, b"LUKS\xba\xbe"),
-    *(("linux_raid_member", at, b"\xfc\x4e\x2b\xa9") for at in (0, 4096)),
+    *(("linux_raid_member", offset, b"\xfc\x4e\x2b\xa9") for offset in (0, 4096)),
     ("bcache", 4120, b"\xc6\x85\x73\xf6\x4e\x1a\x45\xca\x82\x65\xf5\x7f\x48\xba\x6d\x81"),
     ("swap", 4086, b"SWAPSPACE2"),
     ("xfs", 0, b"XFSB"),
@@ -255,10 +252,10 @@ _MAGIC = (
 
 Each has libblkid's name, its offset and its bytes.
 """
-_LOOKED_AT_BYTES = 128 << 10
+_SIGNATURE_AREA_BYTES = 128 << 10
 _TIMEOUT_S = 10
-_LOOKS, _BETWEEN_LOOKS_S = 5, 0.1
-"""How often it is looked again whether a device is still open for writing."""
+_WRITER_CHECKS, _CHECK_INTERVAL_S = 5, 0.1
+"""Repeated checks whether a device is still open for writing."""
 _AMBIVALENT = 8
 """blkid's exit status."""
 _NO_DEVICE = ("socket:", "pipe:", "anon_inode:", "/memfd:")
@@ -279,10 +276,11 @@ class BlockDevice:
     """Mount points of it or its partitions."""
     is_swap: bool = False
     is_root_disk: bool = False
-    """Whether / lies on it, on a part of it, or on the disk it is a part of."""
+    """Whether / lies on it, on one of its partitions, or on the disk that it is a partition of."""
     writers: tuple[str, ...] = ()
-    """Other processes that hold it, its partitions or its disk open for writing, as far as we may
-    see.
+    """Other processes that hold it, its partitions or its disk open for writing.
+
+    Only those that we have permission to see.
     """
     signatures: tuple[str, ...] = ()
     """The partition tables, filesystems, volumes and swap on it, by libblkid's names."""
@@ -291,72 +289,75 @@ class BlockDevice:
 def examine(path: Path, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> BlockDevice:
     """Return the kernel's description of the block device at `path`; its content is not read."""
     number = numbered(path.stat().st_rdev)
-    at = (sysfs / "dev/block" / number).resolve()
-    if not at.is_dir():
-        raise DeviceError(f"{path}: the kernel tells nothing of this device ({at} is absent)")
-    parts = tuple(sorted(entry.name for entry in at.iterdir() if (entry / "partition").is_file()))
-    ours = {number} | {text for part in parts if (text := sys_text(at / part / "dev"))}
-    disk = disk_of(at)
-    swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
-    held = (
-        holder.name
-        for part in (at, *(at / p for p in parts))
-        for holder in (part / "holders").glob("*")
+    block = (sysfs / "dev/block" / number).resolve()
+    if not block.is_dir():
+        raise DeviceError(f"{path}: the kernel does not describe this device ({block} is absent)")
+    partitions = tuple(
+        sorted(entry.name for entry in block.iterdir() if (entry / "partition").is_file())
     )
-    # The kernel names no loop device among the holders of what it lies on.
-    loops = {
-        each.parts[-3]: Path(sys_text(each) or "")
-        for each in sysfs.glob("block/loop*/loop/backing_file")
+    # Device numbers of the device and its partitions.
+    numbers = {number} | {text for name in partitions if (text := sys_text(block / name / "dev"))}
+    disk = disk_of(block)
+    swaps = [Path(line.split()[0]) for line in (sys_text(proc / "swaps") or "").splitlines()[1:]]
+    holders = (
+        holder.name
+        for directory in (block, *(block / name for name in partitions))
+        for holder in (directory / "holders").glob("*")
+    )
+    # The kernel does not list a loop device among the holders of the device beneath it.
+    backing_files = {
+        entry.parts[-3]: Path(sys_text(entry) or "")
+        for entry in sysfs.glob("block/loop*/loop/backing_file")
     }
-    above = (
-        h
-        for h, file in loops.items()
-        if file.is_block_device() and numbered(file.stat().st_rdev) in ours
+    loops = (
+        loop
+        for loop, file in backing_files.items()
+        if file.is_block_device() and numbered(file.stat().st_rdev) in numbers
     )
     return BlockDevice(
-        name=at.name,
-        size_bytes=int(sys_text(at / "size") or 0) * SECTOR_BYTES,
-        is_read_only=sys_text(at / "ro") == "1",
-        partitions=parts,
-        holders=tuple(sorted([*held, *above])),
-        mounted_at=tuple(m.point for m in mounts(proc) if m.device in ours),
+        name=block.name,
+        size_bytes=int(sys_text(block / "size") or 0) * SECTOR_BYTES,
+        is_read_only=sys_text(block / "ro") == "1",
+        partitions=partitions,
+        holders=tuple(sorted([*holders, *loops])),
+        mounted_at=tuple(mount.point for mount in mounts(proc) if mount.device in numbers),
         is_swap=any(
-            numbered(path.stat().st_rdev) in ours for path in swaps if path.is_block_device()
+            numbered(path.stat().st_rdev) in numbers for path in swaps if path.is_block_device()
         ),
         is_root_disk=disk.name in _disks_below_root(sysfs),
-        writers=_lasting_writers(ours | {sys_text(disk / "dev") or number}, proc),
+        writers=_lasting_writers(numbers | {sys_text(disk / "dev") or number}, proc),
     )
 
 
 def _lasting_writers(numbers: set[str], proc: Path) -> tuple[str, ...]:
-    """Return the processes that hold one of the devices open for writing.
+    """Return the processes that keep one of the devices open for writing.
 
-    Udev and losetup close it in a moment, so they do not count.
+    Udev and losetup close it after a moment, so they do not count.
     """
-    found = set(_writers(numbers, proc))
-    for _ in range(_LOOKS):
-        if found:
-            time.sleep(_BETWEEN_LOOKS_S)
-            found &= set(_writers(numbers, proc))
-    return tuple(sorted(found))
+    writers = set(_writers(numbers, proc))
+    for _ in range(_WRITER_CHECKS):
+        if writers:
+            time.sleep(_CHECK_INTERVAL_S)
+            writers &= set(_writers(numbers, proc))
+    return tuple(sorted(writers))
 
 
 def _writers(numbers: set[str], proc: Path) -> Iterator[str]:
     """Yield each other process that has one of the block devices `numbers` open for writing.
 
-    O_EXCL tells none.
+    Opening the device with O_EXCL would not reveal such processes.
     """
     for process in proc.iterdir():
         if not process.name.isdecimal() or int(process.name) == os.getpid():
             continue
         try:
-            is_found = any(
+            is_writer = any(
                 _is_writing(process, fd.name, numbers) for fd in (process / "fd").iterdir()
             )
         except OSError:
-            # It ended, or it is another user's.
+            # The process ended, or it is another user's.
             continue
-        if is_found:
+        if is_writer:
             yield f"{sys_text(process / 'comm') or 'a process'} (pid {process.name})"
 
 
@@ -364,8 +365,8 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
     try:
         if str((process / "fd" / fd).readlink()).startswith(_NO_DEVICE):
             return False
-        found = (process / "fd" / fd).stat()
-        if not stat.S_ISBLK(found.st_mode) or numbered(found.st_rdev) not in numbers:
+        status = (process / "fd" / fd).stat()
+        if not stat.S_ISBLK(status.st_mode) or numbered(status.st_rdev) not in numbers:
             return False
         lines = (process / "fdinfo" / fd).read_text().splitlines()
     except OSError:
@@ -378,18 +379,16 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
 
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
-    at = (sysfs / "dev/block" / numbered(Path("/").stat().st_dev)).resolve()
+    root_device = (sysfs / "dev/block" / numbered(Path("/").stat().st_dev)).resolve()
     return {
-        disk_of(each).name
-        for each in devices_beneath(at if at.is_dir() else None)
-        if each is not None
+        disk_of(block).name
+        for block in devices_beneath(root_device if root_device.is_dir() else None)
+        if block is not None
     }
 
 
 def is_of_root(target: Path) -> bool:
-    """Return whether `target` shares a disk with the system's root filesystem, where other programs
-    work too.
-    """
+    """Return whether `target` shares a disk with the root filesystem, which other programs use."""
     disk = block_device(target)
     return disk is None or disk.name in _disks_below_root(Path("/sys"))
 
@@ -397,11 +396,11 @@ def is_of_root(target: Path) -> bool:
 def refusal(
     device: BlockDevice, path: Path, *, is_destroying: bool, overwritten: str | None = None
 ) -> str | None:
-    """Return why a replay may not write to `device`, and what would help; None if it may.
+    """Return why a replay may not write to `device`, and the remedy; None if it may.
 
-    `overwritten` names, with commas between them, the signatures that may be lost.
+    `overwritten` lists the signatures that may be overwritten, separated by commas.
     """
-    kept = [name for name in device.signatures if name not in (overwritten or "").split(",")]
+    protected = [name for name in device.signatures if name not in (overwritten or "").split(",")]
     names = ",".join(device.signatures)
     signed = (
         f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all"
@@ -425,7 +424,7 @@ def refusal(
             bool(device.writers),
             f"held open for writing by {', '.join(device.writers)}; end that first",
         ),
-        (bool(kept), signed),
+        (bool(protected), signed),
         (device.is_read_only, "read-only; name another device"),
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
         (
@@ -433,17 +432,19 @@ def refusal(
             "the replay overwrites all data on this device; add --destroy-data to allow that",
         ),
     )
-    return next((f"{path} ({device.name}): {why}" for is_so, why in checks if is_so), None)
+    return next(
+        (f"{path} ({device.name}): {reason}" for applies, reason in checks if applies), None
+    )
 
 
 def claim_device(
     path: Path, flags: int, *, is_destroying: bool, overwritten: str | None = None
 ) -> tuple[int, BlockDevice]:
-    """Open the block device at `path` for this run alone, and return its descriptor and what it is.
+    """Open the block device at `path` for this run alone; return its descriptor and description.
 
     `overwritten` is as in `refusal`.
 
-    DeviceError if it is not to be written, or something holds it.
+    DeviceError if it may not be written, or another user holds it.
     """
     device = check_device(path, is_destroying=is_destroying, overwritten=overwritten)
     try:
@@ -464,69 +465,71 @@ def claim_device(
 def check_device(path: Path, *, is_destroying: bool, overwritten: str | None = None) -> BlockDevice:
     """Return the description of the block device at `path`.
 
-    DeviceError, as `refusal` says, if it is not to be written.
+    DeviceError, with the reason from `refusal`, if it may not be written.
     """
     device = examine(path)
-    why = refusal(device, path, is_destroying=is_destroying)
-    if why is None:
+    reason = refusal(device, path, is_destroying=is_destroying)
+    if reason is None:
         device = replace(device, signatures=signatures(path))
-        why = refusal(device, path, is_destroying=is_destroying, overwritten=overwritten)
-    if why is not None:
-        raise DeviceError(why)
+        reason = refusal(device, path, is_destroying=is_destroying, overwritten=overwritten)
+    if reason is not None:
+        raise DeviceError(reason)
     return device
 
 
 def signatures(path: Path) -> tuple[str, ...]:
-    """Return the names of all signatures on the device at `path`, by wipefs, else blkid, else those
-    we know ourselves.
+    """Return the names of all signatures on the device at `path`.
 
-    DeviceError if it cannot be read.
+    They come from wipefs, else from blkid, else from our own table of signatures.
+
+    DeviceError if the device cannot be read.
     """
     try:
         with path.open("rb") as device:
-            start = device.read(_LOOKED_AT_BYTES)
+            start = device.read(_SIGNATURE_AREA_BYTES)
     except OSError as error:
         raise DeviceError(
             f"{path}: cannot be read ({error.strerror}); a block device needs root"
         ) from None
-    for name, arguments, names_in in (
+    for name, arguments, list_names in (
         ("wipefs", ["--json"], _wipefs_names),
         ("blkid", ["-p", "-o", "export"], _types),
     ):
         program = shutil.which(name) or shutil.which(name, path="/usr/sbin:/sbin")
-        if program is not None and (found := names_in([program, *arguments, str(path)])):
-            return tuple(dict.fromkeys(found))
+        if program is not None and (names := list_names([program, *arguments, str(path)])):
+            return tuple(dict.fromkeys(names))
     return tuple(
-        dict.fromkeys(name for name, at, magic in _MAGIC if start[at : at + len(magic)] == magic)
+        dict.fromkeys(
+            name for name, offset, magic in _MAGIC if start[offset : offset + len(magic)] == magic
+        )
     )
 
 
 def _wipefs_names(command: list[str]) -> list[str]:
-    found, _ = _answer(command)
-    listed = (found or {}).get("signatures")
-    return (
-        [str(each.get("type")) for each in listed if isinstance(each, dict)]
-        if isinstance(listed, list)
-        else []
-    )
+    """Return the signatures that `wipefs --json` lists."""
+    answer, _ = _answer(command)
+    entries = (answer or {}).get("signatures")
+    if not isinstance(entries, list):
+        return []
+    return [str(entry.get("type")) for entry in entries if isinstance(entry, dict)]
 
 
 def _types(command: list[str]) -> list[str]:
-    """Return the signatures that `blkid -p` names.
+    """Return the signatures that `blkid -p` lists.
 
-    It gives up on a device with several filesystems, which it calls ambivalent.
+    For a device with several filesystems it reports only that the result is ambivalent.
     """
     try:
-        done = subprocess.run(  # noqa: S603 - fixed names
+        process = subprocess.run(  # noqa: S603 - fixed names
             command, capture_output=True, timeout=_TIMEOUT_S, check=False, text=True
         )
     except (OSError, subprocess.TimeoutExpired):
         return []
-    if done.returncode == _AMBIVALENT:
+    if process.returncode == _AMBIVALENT:
         return ["ambivalent"]
     return [
         line.partition("=")[2]
-        for line in done.stdout.splitlines()
+        for line in process.stdout.splitlines()
         if line.startswith(("TYPE=", "PTTYPE="))
     ]
 
@@ -560,9 +563,9 @@ def smart(target: Path) -> Smart:
 
 
 def _answer(command: list[str]) -> tuple[dict[str, Any] | None, str]:
-    """Return the JSON object that `command` prints, or null and why there is none."""
+    """Return the JSON object that `command` prints, or None and the reason why there is none."""
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names
-        return msgspec.json.decode(done.stdout, type=dict[str, Any]), ""
+        process = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_S, check=False)  # noqa: S603 - fixed names
+        return msgspec.json.decode(process.stdout, type=dict[str, Any]), ""
     except (OSError, subprocess.TimeoutExpired, msgspec.DecodeError) as error:
         return None, f"{command[0].rsplit('/', maxsplit=1)[-1]} gave nothing: {str(error)[:100]}"

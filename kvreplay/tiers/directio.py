@@ -1,8 +1,8 @@
-"""Direct I/O and write hints: what the kernel offers on a target, confirmed by trying it.
+"""Support of direct I/O and write hints on a target, confirmed by trying them.
 
-A file's writes carry a hint of how long they live (fcntl F_SET_RW_HINT, linux/fcntl.h); each write
-to a block device may name a stream (io_uring, from Linux 6.16 on), which the NVMe driver passes on
-to the drive.
+A file's writes carry a hint of how long their data lives (fcntl F_SET_RW_HINT, linux/fcntl.h). Each
+write to a block device may name a stream (io_uring, from Linux 6.16 on), which the NVMe driver
+passes on to the drive.
 """
 
 from __future__ import annotations
@@ -33,19 +33,16 @@ class DirectIo:
     """The kernel's report on direct I/O to one file of the target."""
 
     is_confirmed: bool
-    """O_DIRECT stands in the open file's flags, an aligned write and read went through, and a drive
+    """Whether the open file's flags have O_DIRECT, an aligned write and read succeeded, and a drive
     lies beneath.
     """
     memory_alignment_bytes: int | None
-    """From statx; null where the kernel does not tell."""
+    """From statx; null if the kernel does not report it."""
     offset_alignment_bytes: int | None
 
 
 def statx_alignment(fd: int) -> tuple[int, int] | None:
-    """Return the memory and offset alignment that statx reports for `fd`.
-
-    None where it does not.
-    """
+    """Return the memory and offset alignment that statx reports for `fd`; None if it does not."""
     statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)
     if statx is None:
         return None
@@ -56,7 +53,8 @@ def statx_alignment(fd: int) -> tuple[int, int] | None:
     if not int.from_bytes(raw[:4], "little") & _STATX_DIOALIGN:
         return None
     memory, offset = (
-        int.from_bytes(raw[at : at + 4], "little") for at in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN)
+        int.from_bytes(raw[start : start + 4], "little")
+        for start in (_DIO_MEM_ALIGN, _DIO_OFFSET_ALIGN)
     )
     return memory, offset
 
@@ -99,11 +97,11 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
             raise DeviceError(
                 f"{target}: direct I/O needs an alignment we do not use {reported}; {_ADVICE}"
             )
-        with mmap.mmap(-1, len(content)) as block, mmap.mmap(-1, len(content)) as back:
+        with mmap.mmap(-1, len(content)) as block, mmap.mmap(-1, len(content)) as read_back:
             block[:] = content
             os.pwrite(fd, block, 0)
-            came = os.preadv(fd, [back], 0)
-            is_same = came == len(content) and back[:] == content
+            bytes_read = os.preadv(fd, [read_back], 0)
+            is_same = bytes_read == len(content) and read_back[:] == content
         is_direct = bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT)
     except OSError as error:
         raise DeviceError(
@@ -111,16 +109,16 @@ def confirm(fd: int, target: str, content: bytes) -> DirectIo:
         ) from None
     if not (is_same and is_direct):
         raise DeviceError(f"{target}: O_DIRECT was accepted but has no effect; {_ADVICE}")
-    # Memory takes the flag too, and has nothing to do for it.
+    # Filesystems in memory accept the flag too, without any effect.
     return DirectIo(is_on_drive(Path(f"/proc/self/fd/{fd}").resolve()), *(reported or (None, None)))
 
 
 def allocate(fd: int, length: int) -> None:
     """Give an open file `length` bytes of space, without writing any.
 
-    Where that cannot be, only the length.
+    If the filesystem does not support that, set only the length.
     """
-    # Not posix_fallocate: where the filesystem does not allocate, it writes to each block instead.
+    # Not posix_fallocate: if the filesystem does not allocate, that writes to each block instead.
     call = ctypes.CDLL(None, use_errno=True).fallocate
     if call(fd, 0, ctypes.c_int64(0), ctypes.c_int64(length)) == 0:
         return
@@ -134,7 +132,7 @@ F_SET_RW_HINT = 1036
 LIFETIMES = ("short", "medium", "long", "extreme")
 _SHORT = 2
 """RWH_WRITE_LIFE_SHORT, the first hint with a meaning; the others of LIFETIMES follow it."""
-_MOST_STREAMS = 255
+_MAX_STREAMS = 255
 """The largest stream number that the field of a request holds."""
 HINTED, STREAMED = "F_SET_RW_HINT", "io_uring write_stream"
 
@@ -150,19 +148,19 @@ def why_no_hint(directory: str) -> str | None:
 
 
 def device_streams(device: Path) -> int:
-    """Return how many write streams the kernel offers on a block device.
+    """Return the number of write streams that the kernel offers on a block device.
 
-    0 if none, or if it knows of none.
+    0 if it offers none, or is too old to report them.
     """
-    return min(_MOST_STREAMS, queue_number(device, "max_write_streams") or 0)
+    return min(_MAX_STREAMS, queue_number(device, "max_write_streams") or 0)
 
 
-def facts(by: str, count: int, why_not: str | None) -> dict[str, object]:
+def facts(mechanism: str, count: int, why_not: str | None) -> dict[str, object]:
     """Return the facts of a tier's streams for run.json.
 
-    They name the mechanism (`by`) and the number of streams passed on, or the reason why none were.
+    They are the mechanism and the number of streams passed on, or the reason why none were.
     """
-    applied = None if why_not else by
+    applied = None if why_not else mechanism
     numbers = {
         HINTED: f"stream n has the lifetime n modulo {count} of {', '.join(LIFETIMES)}",
         STREAMED: f"stream n is write stream 1 + n modulo {count}",

@@ -1,14 +1,14 @@
-"""One preallocated file or block device.
+"""The tier on one preallocated file or block device, and the allocator of extents.
 
-Objects are extents of it, so no operation opens or creates a file.
+Objects are extents of the file or device, so no operation opens or creates a file.
 
-All its space is written before the replay begins, once: what the replay reads and never writes with
-its own content, the rest laid out. A drive answers reads of unwritten blocks without its medium,
-and takes first writes of a file's unwritten extents slower than overwrites, which are what it does
-in a cache that has been full for long.
+All space is written once before the replay begins. Objects that the replay reads but never writes
+get their own content. This matters because a drive answers reads of unwritten blocks without its
+medium, and first writes to a file's unwritten extents are slower than overwrites. A cache that has
+been full for long does overwrites only.
 
-`Space` says where objects lie there, and in a tier of memory: each in the lowest free extent that
-is long enough, given and taken back in C (`core/native/space.c`).
+`Space` allocates extents here and in memory tiers: each object gets the lowest free extent that is
+long enough. It is written in C (`core/native/space.c`).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from kvtrace.core.units import format_bytes
 
 
 class Space:
-    """Where each object lies in `size_bytes`; the engine's threads share it."""
+    """The allocator of extents in `size_bytes`; the engine's threads share it."""
 
     def __init__(self, size_bytes: int, unit_bytes: int, reserved_bytes: int) -> None:
-        """Hand out whole units of `unit_bytes`.
+        """Allocate whole units of `unit_bytes`.
 
-        The first `reserved_bytes`, whole units too, are never handed out.
+        The first `reserved_bytes`, whole units too, are never allocated.
         """
         self._size_bytes = size_bytes
         self.address = call("space_open", size_bytes, unit_bytes, reserved_bytes)
@@ -45,50 +45,49 @@ class Space:
         weakref.finalize(self, call, "space_close", self.address)
 
     def expect(self, grown: Mapping[int, int]) -> None:
-        """Note the final length of objects that grow: their extents are made that long."""
+        """Note the final length of objects that grow: their extents get that length at once."""
         for object_id, length in grown.items():
             call("space_expect", self.address, object_id, length)
 
     def reserve(self, object_id: int, length: int) -> int:
-        """Hand out an extent of `length` bytes, rounded up.
+        """Allocate an extent of `length` bytes, rounded up, for an object.
 
-        Return where it begins, or minus an errno.
+        Return its start, or minus an errno.
 
-        An object that has one as long keeps it. ENOSPC: no free extent is long enough; EFBIG: it
-        has a shorter one.
+        An object that has an extent of that length keeps it. ENOSPC: no free extent is long enough;
+        EFBIG: the object has a shorter extent.
         """
         return call("space_reserve", self.address, object_id, length)
 
     def reserve_all(self, objects: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """Reserve an extent for each of `objects` (int64 both)."""
-        ids, wanted = (np.ascontiguousarray(each, np.int64) for each in (objects, lengths))
+        ids = np.ascontiguousarray(objects, np.int64)
+        id_lengths = np.ascontiguousarray(lengths, np.int64)
         starts = np.empty(len(ids), np.int64)
-        call("space_reserve_all", self.address, ids, wanted, starts, len(ids))
+        call("space_reserve_all", self.address, ids, id_lengths, starts, len(ids))
         return starts
 
     def start(self, object_id: int) -> int:
-        """Return where an object begins, or minus ENOENT."""
+        """Return the start of an object's extent, or minus ENOENT."""
         return call("space_find", self.address, object_id, None)
 
     def release(self, object_id: int) -> int:
-        """Take an object's extent back; return 0, or minus ENOENT."""
+        """Free an object's extent; return 0, or minus ENOENT."""
         return call("space_release", self.address, object_id)
 
     def _facts(self) -> list[int]:
-        """Return how many objects there are, their bytes, and the end of the highest byte that was
-        ever handed out.
-        """
-        found = np.zeros(3, np.int64)
-        call("space_facts", self.address, found, found[1:], found[2:])
-        return [int(each) for each in found]
+        """Return the number of objects, their bytes, and the highest end of any extent so far."""
+        counts = np.zeros(3, np.int64)
+        call("space_facts", self.address, counts, counts[1:], counts[2:])
+        return [int(count) for count in counts]
 
     @property
     def highest_bytes(self) -> int:
-        """The end of the highest byte that was ever handed out."""
+        """The highest end of any extent allocated so far."""
         return self._facts()[2]
 
     def why_no_room(self, object_id: int) -> str:
-        """Return why an object finds no extent, and what to do."""
+        """Return the reason why an object finds no extent, and the remedy."""
         objects, live_bytes, _ = self._facts()
         if self.start(object_id) >= 0:
             return f"object {object_id} has a shorter extent"
@@ -99,10 +98,11 @@ class Space:
 
 
 SPARE_SHARE = 0.25
-"""Space beyond what the replay holds at most, because free extents lie scattered."""
+"""Space beyond the replay's peak, because free extents lie scattered; a share of that peak."""
 FREED_ONLY = "only free space: no I/O to the device"
 """The effect of deletes that do not discard."""
-START_BYTES = 1 << 20  # where objects begin: extents, stripes and zones lie at multiples of it
+START_BYTES = 1 << 20
+"""Offset of the first object; extents, stripes and zones lie at multiples of it."""
 _ALLOCATED_UNIT_BYTES = 512
 """The unit of st_blocks."""
 
@@ -120,21 +120,19 @@ class ExtentTier(Drive):
         )
         self.alignment = max(directio.ALIGNMENT, block_bytes)
         self.written_first_bytes = 0
-        """Laid out before the replay, because it was not written yet.
-
-        Without what was populated.
+        """Bytes written before the replay to lay out unwritten space; populated objects excluded.
         """
         self._fd = -1
         self._size_bytes = self._used_bytes = self._filled_bytes = 0
         self._space: Space | None = None
 
     def open(self, peak_bytes: int) -> None:
-        """Claim the target, see that the peak fits, make a file as large as that, and confirm
+        """Claim the target, check that the peak fits, allocate a file of that size, and confirm
         O_DIRECT.
         """
         flags = 0 if self.is_buffered else os.O_DIRECT
-        held = self._holding.peak_bytes[0]
-        wanted = START_BYTES + held + int(held * SPARE_SHARE) + self._holding.ahead_bytes
+        own_peak = self._holding.peak_bytes[0]
+        desired = START_BYTES + own_peak + int(own_peak * SPARE_SHARE) + self._holding.ahead_bytes
         if self.is_device:
             self._fd, device = claim_device(
                 self._path,
@@ -151,10 +149,10 @@ class ExtentTier(Drive):
             raise self._too_small(peak_bytes, available)
         with mmap.mmap(-1, self.alignment) as block:
             os.preadv(self._fd, [block], 0)
-            found = decode_header(block[:])
-        self._filled_bytes = 0 if found is None or self.is_discarding else found.filled_bytes
-        self._used_bytes = min(wanted, available) // self.alignment * self.alignment
-        # First of all, so that a later run knows it as ours, whatever happens to this one.
+            header = decode_header(block[:])
+        self._filled_bytes = 0 if header is None or self.is_discarding else header.filled_bytes
+        self._used_bytes = min(desired, available) // self.alignment * self.alignment
+        # Write the header first, so that a later run recognizes the target even if this one dies.
         self._note_filled(self._filled_bytes)
         if not self.is_device:
             self._size_bytes = self._used_bytes = max(self._used_bytes, self._filled_bytes)
@@ -165,7 +163,7 @@ class ExtentTier(Drive):
                 raise DeviceError(
                     f"{self.target}: cannot be made {size} long: {error.strerror}"
                 ) from None
-        self._found = filesystem_facts(self._path)
+        self._device_facts = filesystem_facts(self._path)
         self._space = Space(self._size_bytes, self.alignment, START_BYTES)
         self._space.expect(self._holding.grown)
 
@@ -179,50 +177,50 @@ class ExtentTier(Drive):
 
     @contextmanager
     def region(self, peak_bytes: int) -> Iterator[Region]:
-        """Yield all of the file or device, behind our own block, to be written full."""
+        """Yield all of the file or device behind the header, for preconditioning to fill."""
         yield Region(self._fd, self.alignment, self._size_bytes - self.alignment)
 
     @property
     def unwritten(self) -> Region:
-        """The region of the replay's space that was not written since it was allocated."""
+        """The region of the replay's space that has not been written since it was allocated."""
         start = max(self.alignment, self._filled_bytes)
         return Region(self._fd, start, max(0, self._used_bytes - start))
 
-    def note_written(self, done: Region) -> None:
-        """Note that `done` has been written; it counts if it adjoins what was."""
+    def note_written(self, region: Region) -> None:
+        """Note that `region` has been written; it counts if it adjoins the bytes filled before."""
         if (
-            done.length
-            and done.start <= max(self.alignment, self._filled_bytes)
+            region.length
+            and region.start <= max(self.alignment, self._filled_bytes)
             and not self.is_discarding
         ):
             os.fdatasync(self._fd)
-            self._note_filled(max(self._filled_bytes, done.start + done.length))
+            self._note_filled(max(self._filled_bytes, region.start + region.length))
 
     @property
     def space(self) -> Space:
-        """Where objects lie in it."""
+        """The allocator of its extents."""
         assert self._space is not None, "the tier is open"
         return self._space
 
     def native(self) -> Native:
-        """Return how the engine finds it."""
+        """Return its description for the C engine."""
         drive = NativeDrive(fd=self._fd, space=0 if self._space is None else self._space.address)
-        same = ("is_synced", "is_discarding", "write_streams")
-        return Native(TierKind.EXTENTS, [drive], {name: getattr(self, name) for name in same})
+        names = ("is_synced", "is_discarding", "write_streams")
+        return Native(TierKind.EXTENTS, [drive], {name: getattr(self, name) for name in names})
 
     def why_no_room(self, object_id: int) -> str:
         """Return why an object finds no extent."""
         return self.space.why_no_room(object_id)
 
     def place(self) -> bool:
-        """Note how many streams the device offers."""
+        """Note that writes have streams, and how many the device offers."""
         self._is_placed = True
         if self.is_device and not self.is_buffered:
             self.write_streams = directio.device_streams(self._path)
         return True
 
     def _placement(self) -> dict[str, object]:
-        """Return how streams are passed on, or why not."""
+        """Return the facts of the streams passed on, or the reason why none are."""
         why_not = None
         if not self.is_device:
             why_not = "its objects share one file, which has one hint"
@@ -238,7 +236,7 @@ class ExtentTier(Drive):
         return directio.facts(directio.STREAMED, self.write_streams, why_not)
 
     def facts(self) -> dict[str, object]:
-        """Return the device, how objects lie on it, and what was confirmed of direct I/O."""
+        """Return the facts of the device, its layout, and direct I/O."""
         return {
             **super().facts(),
             "alignment_bytes": self.alignment,
@@ -251,11 +249,11 @@ class ExtentTier(Drive):
             "written_first_bytes": self.written_first_bytes,
             "deletes": "discard" if self.is_discarding else FREED_ONLY,
             **({"streams": self._placement()} if self._is_placed else {}),
-            **self._found,
+            **self._device_facts,
         }
 
     def close(self) -> None:
-        """Give up the target; remove a file of ours, leave a device's content."""
+        """Release the target; remove a file of ours, but leave a device's content."""
         if self._fd < 0:
             return
         try:

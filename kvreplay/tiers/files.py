@@ -1,11 +1,11 @@
-"""A directory of files, one an object, named as a layout says.
+"""The tier on a directory of files, one an object, named by a layout.
 
-O_DIRECT unless `--buffered` says otherwise.
+I/O is direct (O_DIRECT) unless the run is `--buffered`.
 
-With vLLM's layout the calls of the system are those of its file tier, too
-(v1/kv_offload/tiering/fs/io.py of vLLM 0.33), each a plain one. It differs where a trace asks for
-more: a file that is there is written again, where vLLM would leave it, and one that is longer, or
-that grows, is written on in place.
+With vLLM's layout, the system calls are also those of vLLM's file tier
+(v1/kv_offload/tiering/fs/io.py of vLLM 0.33). Two differences follow from the trace: an existing
+file is written again, while vLLM would leave it, and a file that is longer, or grows, is written in
+place.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class FileTier(Drive):
     def __init__(self, name: str, directory: Path, options: StorageOptions) -> None:
         """Store the tier `name` below `directory`."""
         super().__init__(name, directory, options)
-        # A ring opens no file that is yet to be renamed.
+        # io_uring's linked requests cannot write a temporary file and rename it.
         self.has_ring = self.has_ring and options.layout is not FileLayout.VLLM
         direct, advice = 0 if options.is_buffered else os.O_DIRECT, options.advice
         self._flags = {
@@ -55,13 +55,13 @@ class FileTier(Drive):
         self._claim: claims.Claim | None = None
         self._scratch_fd = -1
         self._streams: dict[str, object] | None = None
-        self._left: dict[str, int] | None = None
+        self._left_files: dict[str, int] | None = None
         self._taken_over: int | None = None
 
     def place(self) -> bool:
-        """Let threads do the writes.
+        """Note that writes have streams, and leave the I/O to threads.
 
-        A ring's requests cannot give a file the hint that stands for its stream.
+        An io_uring request cannot set the hint of a file that stands for its stream.
         """
         self.has_ring, self._streams = False, {}
         return True
@@ -71,10 +71,10 @@ class FileTier(Drive):
         is_taking_over = self._options.is_taking_over
         self._claim = claims.claim(self._path, is_cleaned=not is_taking_over)
         scratch = self._claim.scratch
-        self._found = filesystem_facts(self._path)
-        self._left = claims.left_files(scratch) if is_taking_over else None
+        self._device_facts = filesystem_facts(self._path)
+        self._left_files = claims.left_files(scratch) if is_taking_over else None
         if peak_bytes > (
-            free := shutil.disk_usage(scratch).free + sum((self._left or {}).values())
+            free := shutil.disk_usage(scratch).free + sum((self._left_files or {}).values())
         ):
             raise self._too_small(peak_bytes, free)
         if not self.is_buffered:
@@ -87,34 +87,35 @@ class FileTier(Drive):
         self._scratch_fd = os.open(scratch, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def take_over(self, objects: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-        """Name files that an earlier run left as those of `objects` that are as long, remove
-        others; whose (bool).
+        """Reuse files that an earlier run left for `objects` of the same lengths; remove the others.
+
+        Return bool by object: whether a file is there for it now.
         """
-        if self._left is None:
+        if self._left_files is None:
             return np.zeros(len(objects), bool)
         padded = -(-lengths // self.alignment) * self.alignment
-        wanted = dict(zip(map(self.path, objects.tolist()), padded.tolist(), strict=True))
+        size_by_path = dict(zip(map(self.path, objects.tolist()), padded.tolist(), strict=True))
         spare: dict[int, list[str]] = {}
-        there = set()
-        for path, size in self._left.items():
-            if wanted.get(path) == size:
-                there.add(path)
-            elif path in wanted:
+        present = set()
+        for path, size in self._left_files.items():
+            if size_by_path.get(path) == size:
+                present.add(path)
+            elif path in size_by_path:
                 os.unlink(path)  # noqa: PTH108 - as below
             else:
                 spare.setdefault(size, []).append(path)
-        for path, size in wanted.items():
-            if path not in there and spare.get(size):
+        for path, size in size_by_path.items():
+            if path not in present and spare.get(size):
                 os.rename(spare[size].pop(), path)  # noqa: PTH104 - many thousands
-                there.add(path)
+                present.add(path)
         for path in chain.from_iterable(spare.values()):
             os.unlink(path)  # noqa: PTH108 - many thousands
-        self._taken_over = len(there)
-        return np.array([path in there for path in wanted], bool)
+        self._taken_over = len(present)
+        return np.array([path in present for path in size_by_path], bool)
 
     @contextmanager
     def region(self, peak_bytes: int) -> Iterator[Region]:
-        """Yield a new file of `peak_bytes`, rounded up, to be written full.
+        """Yield a new file of `peak_bytes`, rounded up, for preconditioning to fill.
 
         Remove it afterwards.
         """
@@ -128,20 +129,21 @@ class FileTier(Drive):
             os.unlink(path)  # noqa: PTH108 - beside os.open
 
     def path(self, object_id: int) -> str:
-        """Return where an object lies."""
+        """Return the path of an object's file."""
         return self._path_of(object_id)
 
     def native(self) -> Native:
-        """Return how the engine finds it."""
-        of = self._flags | {
+        """Return its description for the C engine."""
+        tier_fields = self._flags | {
             "is_synced": self.is_synced,
             "hints": len(directio.LIFETIMES) if self._streams and self._streams["applied"] else 0,
             "is_renamed": self._options.layout is FileLayout.VLLM,
         }
-        return Native(TierKind.FILES, [NativeDrive(fd=self._scratch_fd)], of, self._options.layout)
+        drive = NativeDrive(fd=self._scratch_fd)
+        return Native(TierKind.FILES, [drive], tier_fields, self._options.layout)
 
     def facts(self) -> dict[str, object]:
-        """Return filesystem, device, and what was confirmed of direct I/O."""
+        """Return the facts of the filesystem, the device, and direct I/O."""
         return {
             **super().facts(),
             "fadvise": self._options.advice,
@@ -150,14 +152,14 @@ class FileTier(Drive):
             "removed_leftover_files": self._claim.found_leftovers if self._claim else None,
             **({} if self._taken_over is None else {"taken_over_files": self._taken_over}),
             **({} if self._streams is None else {"streams": self._streams}),
-            **self._found,
+            **self._device_facts,
         }
 
     def close(self) -> None:
-        """Remove our files and give up the directory."""
+        """Remove our files and release the directory."""
         if self._scratch_fd >= 0:
             os.close(self._scratch_fd)
             self._scratch_fd = -1
         if self._claim is not None:
-            held, self._claim = self._claim, None
-            claims.release(held, is_kept=self._options.is_kept)
+            claim, self._claim = self._claim, None
+            claims.release(claim, is_kept=self._options.is_kept)

@@ -1,12 +1,12 @@
 """GPU memory as a tier, and `--gds`: files read and written straight to and from GPU memory.
 
 Objects of the GPU tier lie on the device, and every operation is copies of at most an I/O each,
-which the engine's threads make as those of DRAM (native/threads.c). By default data crosses between
-pinned host buffers and the GPU, as a demotion's or a promotion's does; with `gpu:copy=device` it
-stays there, as a hit in the GPU's own cache does. GDS goes through cuFile by kvikio; where that
-cannot go direct it goes through host memory, and the run says which it was.
+which the engine's threads make like those of DRAM (native/threads.c). By default data crosses
+between pinned host buffers and the GPU, as in a demotion or a promotion. With `gpu:copy=device` it
+stays on the GPU, as in a hit of the GPU's own cache. GDS uses cuFile by kvikio. If cuFile cannot
+transfer directly, data goes through host memory, and the run reports which it was.
 
-NVIDIA's driver itself (libcuda.so.1) stands behind it, and nothing has to be installed for it.
+The GPU tier calls NVIDIA's driver (libcuda.so.1) itself, so nothing else needs to be installed.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 256 << 20
-"""Copies within the GPU go to and from a place this large in turn.
+"""Size of the memory that copies within the GPU use in turn.
 
-A small one would stay in its cache.
+A smaller one would stay in the GPU's cache.
 """
-LEFT_BYTES = 256 << 20
+DRIVER_BYTES = 256 << 20
 """Free GPU memory that is left to the driver."""
 UNIT_BYTES = 512
 """Objects begin at multiples of it, unless they are verified by pages."""
 OPTIONS = ("device", "copy")
-LESS = (
+SHRINK_ADVICE = (
     "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set"
     " tiers.{}.capacity=40GiB)"
 )
@@ -51,12 +51,12 @@ GpuStruct, CopierStruct = map(REPLAY.struct, ("Gpu", "GpuCopier"))
 
 
 class CudaDevice:
-    """A GPU by CUDA's driver; what is taken of it is given back by `close`."""
+    """A GPU, used through CUDA's driver; `close` frees all its resources."""
 
     def __init__(self, number: int, driver: Any = None) -> None:
-        """Take GPU `number` by its `driver`, libcuda.so.1.
+        """Open GPU `number` by its `driver`, libcuda.so.1.
 
-        ProbeUnavailable if there is none; DeviceError if it has no such GPU.
+        ProbeUnavailable if there is no driver; DeviceError if there is no such GPU.
         """
         try:
             self._driver = driver or ctypes.CDLL("libcuda.so.1")
@@ -74,26 +74,27 @@ class CudaDevice:
             raise DeviceError(f"gpu:device={number}: there are {count.value}; number them from 0")
         self._call("cuDeviceGet", ctypes.byref(device), number)
         self._call("cuDeviceGetName", name, len(name), device)
-        self.name, self._taken = name.value.decode(), list[tuple[str, Any]]()
+        self.name, self._resources = name.value.decode(), list[tuple[str, Any]]()
         self._context = ctypes.c_void_p()
         self._call("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), device)
-        self._taken.append(("cuDevicePrimaryCtxRelease_v2", device))
+        self._resources.append(("cuDevicePrimaryCtxRelease_v2", device))
 
     def _call(self, name: str, *arguments: object) -> None:
         code = getattr(self._driver, name)(*arguments)
         if code == _OUT_OF_MEMORY:
-            raise MemoryError(self.said(code))
+            raise MemoryError(self.error_name(code))
         if code:
-            raise OSError(errno.EIO, self.said(code))
+            raise OSError(errno.EIO, self.error_name(code))
 
-    def _take(self, name: str, gives_back: str, *arguments: object) -> int:
-        taken = ctypes.c_void_p()
+    def _acquire(self, name: str, release_name: str, *arguments: object) -> int:
+        """Call the driver's function `name`, and remember the function that frees its result."""
+        resource = ctypes.c_void_p()
         self.use()
-        self._call(name, ctypes.byref(taken), *arguments)
-        self._taken.append((gives_back, taken))
-        return taken.value or 0
+        self._call(name, ctypes.byref(resource), *arguments)
+        self._resources.append((release_name, resource))
+        return resource.value or 0
 
-    def said(self, code: int) -> str:
+    def error_name(self, code: int) -> str:
         """Return the driver's name of an error."""
         name = ctypes.c_char_p()
         self._driver.cuGetErrorName(code, ctypes.byref(name))
@@ -104,45 +105,48 @@ class CudaDevice:
         self._call("cuCtxSetCurrent", self._context)
 
     def memory_bytes(self) -> tuple[int, int]:
-        """Return the bytes that are free, and all, as the driver says."""
+        """Return the free and the total bytes of its memory, as the driver reports them."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self.use()
         self._call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
     def allocate(self, nbytes: int) -> int:
-        """Return where `nbytes` of its memory begin; MemoryError if they do not fit."""
-        return self._take("cuMemAlloc_v2", "cuMemFree_v2", ctypes.c_size_t(nbytes))
+        """Allocate `nbytes` of its memory and return their address; MemoryError if they do not fit."""
+        return self._acquire("cuMemAlloc_v2", "cuMemFree_v2", ctypes.c_size_t(nbytes))
 
     def copier(self, staging_bytes: int) -> Any:
-        """Return the GPU resources of one copying thread.
-
-        They are a stream, two events, and pinned memory of the host.
-        """
-        stream = self._take("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
-        begins, ends = (self._take("cuEventCreate", "cuEventDestroy_v2", 0) for _ in range(2))
-        take = ("cuMemHostAlloc", "cuMemFreeHost", ctypes.c_size_t(staging_bytes), 0)
-        return CopierStruct(stream, begins, ends, self._take(*take) if staging_bytes else 0)
+        """Return the GPU resources of one copying thread: a stream, two events, pinned host memory."""
+        stream = self._acquire("cuStreamCreate", "cuStreamDestroy_v2", _NON_BLOCKING)
+        begins, ends = (self._acquire("cuEventCreate", "cuEventDestroy_v2", 0) for _ in range(2))
+        staging = 0
+        if staging_bytes:
+            size = ctypes.c_size_t(staging_bytes)
+            staging = self._acquire("cuMemHostAlloc", "cuMemFreeHost", size, 0)
+        return CopierStruct(stream, begins, ends, staging)
 
     def struct(self, copiers: Any, *, is_within: bool) -> Any:
-        """Return the driver's functions, for `copiers` of the engine."""
-        of = {
+        """Return the C struct of the driver's functions, for `copiers` of the engine."""
+        function_names = {
             "use": "cuCtxSetCurrent",
             "record": "cuEventRecord",
             "copy": "cuMemcpyAsync",
             "wait": "cuEventSynchronize",
             "elapsed": "cuEventElapsedTime",
         }
-        at = {
+        addresses = {
             field: ctypes.cast(getattr(self._driver, name), ctypes.c_void_p).value
-            for field, name in of.items()
+            for field, name in function_names.items()
         }
         return GpuStruct(
-            context=self._context, copier=ctypes.addressof(copiers), is_within=is_within, **at
+            context=self._context,
+            copier=ctypes.addressof(copiers),
+            is_within=is_within,
+            **addresses,
         )
 
     def pin(self, arena: Arena) -> None:
-        """Pin buffers of the host for copies and cuFile; DeviceError if the driver refuses."""
+        """Pin host buffers for copies and cuFile; DeviceError if the driver refuses."""
         self.use()
         try:
             self._call(
@@ -156,31 +160,31 @@ class CudaDevice:
                 f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error}; "
                 "lower --queue-depth or --io-bytes"
             ) from None
-        self._taken.append(("cuMemHostUnregister", ctypes.c_void_p(arena.address)))
+        self._resources.append(("cuMemHostUnregister", ctypes.c_void_p(arena.address)))
 
     def copy(self, to: int, source: int, nbytes: int) -> None:
-        """Copy between any two memories, and wait for it; OSError if it fails."""
+        """Copy between any two memories and wait for the end; OSError if the copy fails."""
         self.use()
         self._call(
             "cuMemcpy", ctypes.c_void_p(to), ctypes.c_void_p(source), ctypes.c_size_t(nbytes)
         )
 
     def close(self) -> None:
-        """Give everything back.
+        """Free all resources.
 
-        After an error of the GPU the driver may refuse, which changes nothing any more.
+        The driver may refuse after an error of the GPU, which no longer matters.
         """
         self._driver.cuCtxSetCurrent(self._context)
-        while self._taken:
-            gives_back, taken = self._taken.pop()
-            getattr(self._driver, gives_back)(taken)
+        while self._resources:
+            release_name, resource = self._resources.pop()
+            getattr(self._driver, release_name)(resource)
 
 
 _OUT_OF_MEMORY, _NON_BLOCKING = 2, 1
 
 
 class GpuTier(RamTier):
-    """Objects in the memory of one GPU, in one piece that is taken before the replay begins."""
+    """Objects in the memory of one GPU, in one piece that is allocated before the replay begins."""
 
     engine = "gpu"
 
@@ -194,47 +198,49 @@ class GpuTier(RamTier):
         is_within: bool = False,
         is_verified: bool = False,
     ) -> None:
-        """Hold objects for the tier `name` on GPU `number`.
+        """Store objects of the tier `name` on GPU `number`.
 
-        `is_within`: copies stay on the device.
+        With `is_within`, copies stay on the device.
         """
         super().__init__(name, io_bytes, is_verified=is_verified)
         self.target = f"gpu:{number}"
         self._number, self._make_device, self._is_within = number, make_device, is_within
-        self._held = ExitStack()
+        self._open_resources = ExitStack()
         self._copiers: Any = ()
         self._gpu: Any = None
 
     def open(self, peak_bytes: int) -> None:
-        """Take the GPU, check that the trace's peak fits its free memory, and take that and what
-        copies need.
+        """Open the GPU, check that the trace's peak fits its free memory, and allocate memory for
+        objects and copies.
         """
-        self._device = device = self._held.enter_context(closing(self._make_device(self._number)))
+        self._device = device = self._open_resources.enter_context(
+            closing(self._make_device(self._number))
+        )
         sink_bytes = max(2, SINK_BYTES // self._io_bytes) * self._io_bytes if self._is_within else 0
         staging_bytes = 0 if self._is_within else self._io_bytes
         free, total = device.memory_bytes()
         if peak_bytes + sink_bytes > free:
             raise DeviceError(
-                f"--tier {self.name}=gpu: the replay holds up to"
+                f"--tier {self.name}=gpu: the replay needs up to"
                 f" {format_bytes(peak_bytes + sink_bytes)} there, but {device.name} has"
-                f" {format_bytes(free)} free; {LESS.format(self.name)}"
+                f" {format_bytes(free)} free; {SHRINK_ADVICE.format(self.name)}"
             )
         unit = PAGE_BYTES if self._is_verified else UNIT_BYTES
-        # Free room lies scattered, as on a file.
+        # Free extents lie scattered, as on a file.
         spare = min(
             int(peak_bytes * SPARE_SHARE) + PAGE_BYTES,
-            max(0, free - peak_bytes - sink_bytes - LEFT_BYTES),
+            max(0, free - peak_bytes - sink_bytes - DRIVER_BYTES),
         )
         size = -(-(peak_bytes + spare) // unit) * unit
         try:
             self._address = device.allocate(size)
-            self._place = (device.allocate(sink_bytes) if sink_bytes else 0, sink_bytes)
+            self._sink_region = (device.allocate(sink_bytes) if sink_bytes else 0, sink_bytes)
             copiers = [device.copier(staging_bytes) for _ in range(copy_threads())]
         except MemoryError as error:
             raise DeviceError(
                 f"--tier {self.name}=gpu: {device.name} has no room for"
                 f" {format_bytes(size + sink_bytes)} in one piece ({error});"
-                f" {LESS.format(self.name)}"
+                f" {SHRINK_ADVICE.format(self.name)}"
             ) from None
         self._touched_bytes = size
         self._space = Space(size, unit, 0)
@@ -244,29 +250,29 @@ class GpuTier(RamTier):
         self._facts = {"device_bytes": total, "pinned_bytes": staging_bytes * len(copiers)}
 
     def native(self) -> Native:
-        """Return how the engine finds it."""
+        """Return its description for the C engine."""
         if self._gpu is None:
             return super().native()
-        of = dict(zip(("sink", "sink_bytes"), self._place, strict=True)) | {
-            "gpu": ctypes.addressof(self._gpu)
-        }
-        return dataclasses.replace(super().native(), fields=of)
+        sink, sink_bytes = self._sink_region
+        tier_fields = {"sink": sink, "sink_bytes": sink_bytes, "gpu": ctypes.addressof(self._gpu)}
+        return dataclasses.replace(super().native(), fields=tier_fields)
 
     def why_failed(self, code: int) -> str:
-        """Return the driver's name of the last error."""
+        """Return the driver's name of the GPU's last error, if it had one."""
         is_known = self._gpu is not None and self._gpu.error
-        return self._device.said(self._gpu.error) if is_known else super().why_failed(code)
+        return self._device.error_name(self._gpu.error) if is_known else super().why_failed(code)
 
     def facts(self) -> dict[str, object]:
-        """Return the GPU, how data moves, and what was copied in each direction, what populates it
-        included.
+        """Return the facts of the GPU and of its copies in each direction.
+
+        Copies that populate the tier are included.
         """
         transfers = {
-            kind: {
-                of: sum(getattr(copier, of)[at] for copier in self._copiers)
-                for of in ("copies", "bytes", "event_ns")
+            direction: {
+                counter: sum(getattr(copier, counter)[index] for copier in self._copiers)
+                for counter in ("copies", "bytes", "event_ns")
             }
-            for at, kind in enumerate(KINDS)
+            for index, direction in enumerate(KINDS)
         }
         return {
             "is_simulated": False,
@@ -274,7 +280,11 @@ class GpuTier(RamTier):
             "copy": "device" if self._is_within else "host",
             "copy_threads": len(self._copiers),
             **self._facts,
-            "transfers": {kind: of for kind, of in transfers.items() if of["copies"]},
+            "transfers": {
+                direction: counters
+                for direction, counters in transfers.items()
+                if counters["copies"]
+            },
             "note": (
                 "latencies are the host's; event_ns is between GPU events around each copy, its"
                 " launch included"
@@ -284,46 +294,46 @@ class GpuTier(RamTier):
     def close(self) -> None:
         """Free everything."""
         self._space = None
-        self._held.close()
+        self._open_resources.close()
 
 
-def gpu_options(options: Mapping[str, str], said: str, *, is_verified: bool) -> tuple[int, bool]:
+def gpu_options(options: Mapping[str, str], option: str, *, is_verified: bool) -> tuple[int, bool]:
     """Return the number of the GPU, and whether copies stay on it.
 
-    ConfigError, quoting `said`, for what is none.
+    ConfigError, which quotes the text `option` of the tier, for an invalid option.
     """
     for name in options:
         if name not in OPTIONS:
-            raise ConfigError(f"{said}: unknown option {name!r}; gpu takes {', '.join(OPTIONS)}")
+            raise ConfigError(f"{option}: unknown option {name!r}; gpu takes {', '.join(OPTIONS)}")
     number, copy = options.get("device", "0"), options.get("copy", "host")
     if not number.isdigit():
-        raise ConfigError(f"{said}: device is a number from 0")
+        raise ConfigError(f"{option}: device is a number from 0")
     if copy not in ("host", "device"):
         raise ConfigError(
-            f"{said}: copy is host (to and from pinned host memory) or device (within the GPU)"
+            f"{option}: copy is host (to and from pinned host memory) or device (within the GPU)"
         )
     if copy == "device" and is_verified:
         raise ConfigError(
-            f"{said}: --verify needs the data, which copy=device does not move to it; leave one out"
+            f"{option}: --verify needs the data, which copy=device does not move to it; leave one out"
         )
     return int(number), copy == "device"
 
 
 _WRITE = 1
-WANTED = (
+KVIKIO_NEEDED = (
     "--gds needs kvikio ({}): "
     + how_to_add("gds")
     + "; and NVIDIA's driver with nvidia-fs for direct I/O"
 )
 
 
-class Way(msgspec.Struct, frozen=True, kw_only=True):
-    """How cuFile does its I/O here."""
+class CuFilePath(msgspec.Struct, frozen=True, kw_only=True):
+    """The path of cuFile's data: direct, or through host memory."""
 
     is_direct: bool
-    """Whether GPUDirect Storage is there and in use."""
+    """Whether GPUDirect Storage is available and in use."""
     allows_compat: bool | None
-    """Whether cuFile may still fall back on a file it cannot reach directly (cufile.json).
+    """Whether cuFile may fall back to host memory for files it cannot reach directly (cufile.json).
 
     Null if unknown.
     """
@@ -332,24 +342,29 @@ class Way(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kvikio:
-    """The library."""
+    """The library kvikio, which calls cuFile."""
 
     def __init__(self) -> None:
-        """Load it; ProbeUnavailable, naming what to install, if it or cuFile is missing."""
+        """Load the library.
+
+        ProbeUnavailable, with the package to install, if it or cuFile is missing.
+        """
         try:
             import kvikio
             import kvikio.cufile_driver
             import kvikio.defaults
         except (ImportError, OSError, RuntimeError) as error:
-            raise ProbeUnavailable(WANTED.format(" ".join(str(error).split())[:100])) from None
+            raise ProbeUnavailable(
+                KVIKIO_NEEDED.format(" ".join(str(error).split())[:100])
+            ) from None
         self._kvikio = kvikio
 
     def open(self, path: str, mode: str) -> Any:
         """Open a file; kvikio takes the modes r, w (truncates) and r+."""
         return self._kvikio.CuFile(path, mode)
 
-    def way(self) -> Way:
-        """Return how I/O goes."""
+    def data_path(self) -> CuFilePath:
+        """Return the path that data takes."""
         properties = self._kvikio.cufile_driver.properties
         try:
             has_driver, allows = (
@@ -364,7 +379,7 @@ class Kvikio:
         )
         direct = f"GPUDirect Storage{fallback if allows else ''}"
         note = direct if is_direct else "compat mode: data went through host memory"
-        return Way(
+        return CuFilePath(
             is_direct=is_direct,
             allows_compat=allows,
             library=f"kvikio {self._kvikio.__version__}",
@@ -375,21 +390,21 @@ class Kvikio:
 class Mirror:
     """Memory of a GPU that mirrors buffers of the host, as libraries for GPUs take an array."""
 
-    def __init__(self, arena: Arena, at: int) -> None:
-        """Mirror `arena` at the address `at` of the GPU."""
-        self.start, self.end, self.at = arena.address, arena.address + arena.nbytes, at
-        shape = {
+    def __init__(self, arena: Arena, gpu_address: int) -> None:
+        """Mirror `arena` at `gpu_address`."""
+        self.start, self.end = arena.address, arena.address + arena.nbytes
+        self.gpu_address = gpu_address
+        self.__cuda_array_interface__ = {
             "shape": (arena.nbytes,),
             "typestr": "|u1",
-            "data": (at, False),
+            "data": (gpu_address, False),
             "strides": None,
             "version": 3,
         }
-        self.__cuda_array_interface__ = shape
 
 
 class GdsTier(FileTier):
-    """A directory's files by cuFile."""
+    """A directory of files that cuFile reads and writes."""
 
     engine = "gds"
     has_ring = False
@@ -412,25 +427,25 @@ class GdsTier(FileTier):
             make_library,
             is_verified,
         )
-        self._held = ExitStack()
+        self._open_resources = ExitStack()
         self._mirrors: list[Mirror] = []
 
     def place(self) -> bool:
-        """Return that cuFile tells a drive of no stream."""
+        """Return False: cuFile passes no streams on to a drive."""
         return False
 
     def native(self) -> Native:
-        """Return that its own methods do its operations."""
+        """Return its description: the methods below perform its operations."""
         return Native(TierKind.PYTHON)
 
     def open(self, peak_bytes: int) -> None:
-        """Load the library and take the GPU, then claim the directory."""
+        """Load the library and open the GPU, then claim the directory."""
         self._library = self._make_library()
-        self._device = self._held.enter_context(closing(self._make_device(0)))
+        self._device = self._open_resources.enter_context(closing(self._make_device(0)))
         super().open(peak_bytes)
 
     def pin(self, arena: Arena) -> None:
-        """Make a mirror on the device of the engine's buffers, and pin them."""
+        """Pin the engine's buffers, and allocate their mirror on the device."""
         self._device.pin(arena)
         try:
             self._mirrors.append(Mirror(arena, self._device.allocate(arena.nbytes)))
@@ -441,18 +456,20 @@ class GdsTier(FileTier):
             ) from None
 
     def _mirror(self, buffer: memoryview) -> tuple[Mirror, int]:
-        """Return the mirror of `buffer`, and where in it that begins."""
+        """Return the mirror that contains `buffer`, and the offset of `buffer` in it."""
         address = address_of(buffer)
-        mirror = next(each for each in self._mirrors if each.start <= address < each.end)
-        return mirror, address - mirror.start
+        for mirror in self._mirrors:
+            if mirror.start <= address < mirror.end:
+                return mirror, address - mirror.start
+        raise AssertionError("the buffer is pinned")
 
     def stage(self, data: memoryview) -> None:
-        """Copy generated data to the device, whence writes start; not measured."""
-        mirror, place = self._mirror(data)
-        self._device.copy(mirror.at + place, address_of(data), len(data))
+        """Copy generated data to the device, where its write reads it; not measured."""
+        mirror, mirror_offset = self._mirror(data)
+        self._device.copy(mirror.gpu_address + mirror_offset, address_of(data), len(data))
 
     def begin(self, op: int, object_id: int) -> Handle:
-        """Open the object's file; an existing one is not truncated."""
+        """Open the object's file, without truncating an existing one."""
         path = self.path(object_id)
         self._device.use()
         mode = "r" if op != _WRITE else "r+" if Path(path).exists() else "w"
@@ -460,18 +477,18 @@ class GdsTier(FileTier):
 
     def write(self, handle: Handle, offset: int, data: memoryview) -> None:
         """Write the mirror of `data`, which was staged."""
-        mirror, place = self._mirror(data)
-        went = _checked(lambda: handle.raw_write(mirror, len(data), offset, place))
-        if went != len(data):
-            raise OSError(errno.EIO, f"short write: {went} of {len(data)} bytes")
+        mirror, mirror_offset = self._mirror(data)
+        written = _checked(lambda: handle.raw_write(mirror, len(data), offset, mirror_offset))
+        if written != len(data):
+            raise OSError(errno.EIO, f"short write: {written} of {len(data)} bytes")
 
     def read(self, handle: Handle, offset: int, into: memoryview) -> int:
-        """Read into the mirror of `into`; back to the host only to be verified."""
-        mirror, place = self._mirror(into)
-        came = int(_checked(lambda: handle.raw_read(mirror, len(into), offset, place)))
-        if self._is_verified and came:
-            self._device.copy(address_of(into), mirror.at + place, came)
-        return came
+        """Read into the mirror of `into`; copy that to the host only if it is to be verified."""
+        mirror, mirror_offset = self._mirror(into)
+        nbytes = int(_checked(lambda: handle.raw_read(mirror, len(into), offset, mirror_offset)))
+        if self._is_verified and nbytes:
+            self._device.copy(address_of(into), mirror.gpu_address + mirror_offset, nbytes)
+        return nbytes
 
     def end(self, op: int, handle: Handle) -> None:
         """Close the file, after fdatasync if that is the policy."""
@@ -486,18 +503,18 @@ class GdsTier(FileTier):
         Path(self.path(object_id)).unlink()
 
     def facts(self) -> dict[str, object]:
-        """Return the directory's facts, and which way data took."""
-        way = msgspec.to_builtins(self._library.way())
-        return {**super().facts(), "gds": {"device": self._device.name, **way}}
+        """Return the directory's facts, and the path that data took."""
+        data_path = msgspec.to_builtins(self._library.data_path())
+        return {**super().facts(), "gds": {"device": self._device.name, **data_path}}
 
     def close(self) -> None:
-        """Unpin the buffers, free the mirrors, give up the directory."""
-        self._held.close()
+        """Unpin the buffers, free the mirrors, release the directory."""
+        self._open_resources.close()
         super().close()
 
 
 def _checked(call: Callable[[], Any]) -> Any:
-    """Return the result of `call`; raise an OSError, which engines expect, for a RuntimeError."""
+    """Return the result of `call`, and turn a RuntimeError into the OSError that engines expect."""
     try:
         return call()
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""Facts about the machine that a reader of a run needs; null where the system does not tell."""
+"""Facts about the machine for run.json; null where the system does not report them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MAX_LAYERS = 16
 
 
 LIBRARIES = ("dgen-py", "numpy", "pyarrow")
-"""Those that make data, time and tables: a run says their versions."""
+"""Libraries that affect a run's data and tables; run.json has their versions."""
 
 
 def host_facts() -> dict[str, Any]:
@@ -53,7 +53,7 @@ def _version(library: str) -> str | None:
 
 
 def sys_number(path: Path) -> int | None:
-    """Return the whole number that a small system file holds; null if it holds none."""
+    """Return the whole number in a small system file; None if there is none."""
     text = sys_text(path)
     return int(text) if text and text.isdecimal() else None
 
@@ -61,7 +61,7 @@ def sys_number(path: Path) -> int | None:
 def filesystem_facts(target: Path) -> dict[str, Any]:
     """Return the filesystem that holds `target`, its mount options, and the device beneath.
 
-    Null if there is none.
+    Values are null where there is no such thing.
     """
     mount = None if target.is_block_device() else _mount_of(target.resolve())
     block, disk = _block_directory(target), block_device(target)
@@ -83,7 +83,7 @@ def filesystem_facts(target: Path) -> dict[str, Any]:
 def firmware_of(disk: Path) -> str | None:
     """Return the firmware revision of the disk that /sys describes at `disk`.
 
-    Null where the kernel does not tell.
+    None if the kernel does not report it.
     """
     return next(
         (text for name in ("firmware_rev", "rev") if (text := sys_text(disk / "device" / name))),
@@ -114,46 +114,45 @@ class Mount:
 
 def mounts(proc: Path = Path("/proc")) -> list[Mount]:
     """Return the mounts in order of mounting. Source: proc(5), mountinfo."""
-    found = []
+    entries = []
     for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
-        left, _, right = line.partition(" - ")
-        _id, _parent, device, _root, point, options, *_ = left.split()
-        kind, source, super_options = right.split()[:3]
+        mount_fields, _, filesystem_fields = line.partition(" - ")
+        _id, _parent, device, _root, point, options, *_ = mount_fields.split()
+        kind, source, super_options = filesystem_fields.split()[:3]
         if device.startswith("0:") and Path(source).is_block_device():
-            # Btrfs mounts under a number of its own.
+            # Btrfs mounts have a device number of their own.
             device = numbered(Path(source).stat().st_rdev)
-        together = dict.fromkeys([*options.split(","), *super_options.split(",")])
-        found.append(Mount(device, unescaped(point), kind, ",".join(together)))
-    return found
+        all_options = dict.fromkeys([*options.split(","), *super_options.split(",")])
+        entries.append(Mount(device, unescaped(point), kind, ",".join(all_options)))
+    return entries
 
 
 def unescaped(point: str) -> str:
-    """Return a mount point as it is, of one in a table of mounts, which writes blanks as \\040
-    (proc(5)).
+    """Return the mount point that a table of mounts lists as `point`.
+
+    Such tables write blanks as \\040 (proc(5)).
     """
-    return re.sub(r"\\([0-7]{3})", lambda of: chr(int(of[1], 8)), point)
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), point)
 
 
 def _mount_of(path: Path) -> Mount | None:
     above = [m for m in mounts() if path == Path(m.point) or Path(m.point) in path.parents]
-    # Of two at one point, the later hides the earlier.
+    # If two filesystems are mounted at one point, the later one hides the earlier one.
     return (
         max(enumerate(above), key=lambda pair: (len(pair[1].point), pair[0]))[1] if above else None
     )
 
 
 def in_memory(target: Path) -> str | None:
-    """Return how `target` lies in memory, as `loop0 over tmpfs`.
+    """Return the layers by which `target` lies in memory, such as `loop0 over tmpfs`.
 
-    None if it does not, as far as that is seen.
+    None if it does not, as far as the system shows.
     """
     return next((text for is_memory, text in _layers(target, _MAX_LAYERS) if is_memory), None)
 
 
 def is_on_drive(target: Path) -> bool:
-    """Return whether `target` is or lies on a block device, down to the last layer, and none of
-    them is memory.
-    """
+    """Return whether `target` is or lies on block devices only, and none of them is memory."""
     return all(is_memory is False for is_memory, _ in _layers(target, _MAX_LAYERS))
 
 
@@ -162,19 +161,17 @@ def layers(target: Path) -> str:
     return ", ".join(text for _, text in _layers(target, _MAX_LAYERS))
 
 
-def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
-    """Yield what `target` lies on at last, once for each of its drives.
+def _layers(target: Path, max_layers: int) -> Iterator[tuple[bool | None, str]]:
+    """Yield each lowest layer beneath `target`: whether it is memory, and its name.
 
-    Whether that is memory, and its name.
-
-    None for what is no block device and no memory either, as far as can be seen: a network's
-    filesystem.
+    The first value is None for a layer that is neither a block device nor memory as far as the
+    system shows, such as a network filesystem.
     """
-    if most == 0 or not target.exists():
-        yield None, "what is not seen from here"
+    if max_layers == 0 or not target.exists():
+        yield None, "a layer that is not visible from here"
         return
     if target.is_block_device():
-        yield from _disk_layers(_block_directory(target), most)
+        yield from _disk_layers(_block_directory(target), max_layers)
         return
     mount = _mount_of(target.resolve())
     if mount is not None and mount.kind in FILESYSTEMS_IN_MEMORY:
@@ -185,26 +182,26 @@ def _layers(target: Path, most: int) -> Iterator[tuple[bool | None, str]]:
         (option.partition("=")[2] for option in options if option.startswith("upperdir=")), ""
     )
     if upper:
-        yield from _over("overlay", _layers(Path(upper), most - 1))
+        yield from _over("overlay", _layers(Path(upper), max_layers - 1))
         return
-    at = _block_directory(target)
-    if at is None and mount is not None:
+    block = _block_directory(target)
+    if block is None and mount is not None:
         link = Path("/sys/dev/block") / mount.device
-        at = link.resolve() if link.exists() else None
-    yield from _disk_layers(at, most)
+        block = link.resolve() if link.exists() else None
+    yield from _disk_layers(block, max_layers)
 
 
-def _disk_layers(at: Path | None, most: int) -> Iterator[tuple[bool | None, str]]:
-    """Yield the same for the block device that /sys describes at `at`."""
-    if at is None or most == 0:
+def _disk_layers(block: Path | None, max_layers: int) -> Iterator[tuple[bool | None, str]]:
+    """Yield the same for the block device that /sys describes at `block`."""
+    if block is None or max_layers == 0:
         yield None, "no block device"
         return
-    disk, backing, below = disk_of(at), _backing_file(at), slaves(at)
+    disk, backing, below = disk_of(block), _backing_file(block), slaves(block)
     if backing is not None:
-        yield from _over(disk.name, _layers(backing, most - 1))
+        yield from _over(disk.name, _layers(backing, max_layers - 1))
     elif below:
-        for one in below:
-            yield from _over(at.name, _disk_layers(one, most - 1))
+        for lower in below:
+            yield from _over(block.name, _disk_layers(lower, max_layers - 1))
     else:
         kind = _MEMORY_DISKS.get(disk.name.rstrip("0123456789"))
         yield kind is not None, f"{disk.name}, {kind}" if kind else disk.name
@@ -217,48 +214,56 @@ def _over(
 
 
 def block_device(target: Path) -> Path | None:
-    """Return where /sys describes the disk beneath `target`; None if it is not seen."""
+    """Return the directory in /sys of the disk beneath `target`; None if it is not visible."""
     block = _block_directory(target)
     return None if block is None else disk_of(block)
 
 
-def disk_of(at: Path) -> Path:
-    """Return where /sys describes the disk that the block device at `at` is, or is a partition of."""
+def disk_of(block: Path) -> Path:
+    """Return the directory in /sys of the disk that `block` is, or is a partition of.
+
+    `block` is the directory in /sys of a block device.
+    """
     # A partition has no queue of its own; its disk, the directory above, has.
-    return at if (at / "queue").is_dir() else at.parent
+    return block if (block / "queue").is_dir() else block.parent
 
 
-def slaves(at: Path) -> list[Path]:
-    """Return where /sys describes the block devices that the one at `at` is built on, as dm and md
+def slaves(block: Path) -> list[Path]:
+    """Return the directories in /sys of the block devices that `block` is built on, as dm and md
     are.
     """
     # A partition, such as md0p1, has none of its own.
-    below = disk_of(at) / "slaves"
-    return sorted(each.resolve() for each in below.iterdir()) if below.is_dir() else []
+    below = disk_of(block) / "slaves"
+    return sorted(link.resolve() for link in below.iterdir()) if below.is_dir() else []
 
 
-def _backing_file(at: Path) -> Path | None:
-    """Return the file beneath a loop device; None of another device."""
-    text = sys_text(disk_of(at) / "loop/backing_file")
+def _backing_file(block: Path) -> Path | None:
+    """Return the file beneath a loop device; None for another device."""
+    text = sys_text(disk_of(block) / "loop/backing_file")
     return None if text is None else Path(text)
 
 
 def devices_beneath(
-    at: Path | None, most: int = _MAX_LAYERS, *, has_loops: bool = True
+    block: Path | None, max_layers: int = _MAX_LAYERS, *, has_loops: bool = True
 ) -> Iterator[Path | None]:
-    """Yield where /sys describes the block device at `at` and those beneath it, through partitions,
-    dm and md.
+    """Yield the directories in /sys of `block` and of the block devices beneath it.
 
-    None stands for what is not seen. Through loops, too, unless not `has_loops`: a loop device
-    issues requests of its own, as a disk does, and those of the kernel to its file are others, if
-    it writes any.
+    They are found through partitions, dm, md and, with `has_loops`, the files of loop devices.
+    None stands for a device that is not visible. A caller leaves out loops if it counts requests:
+    a loop device issues requests of its own, and the kernel's requests to its file are others.
     """
-    yield at
-    if at is not None:
-        file = _backing_file(at) if has_loops else None
-        below = slaves(at) if file is None else [_block_directory(file) if file.exists() else None]
-        for one in below:
-            yield from devices_beneath(one, most - 1, has_loops=has_loops) if most else [None]
+    yield block
+    if block is not None:
+        file = _backing_file(block) if has_loops else None
+        below = (
+            slaves(block) if file is None else [_block_directory(file) if file.exists() else None]
+        )
+        for lower in below:
+            yield from (
+                devices_beneath(lower, max_layers - 1, has_loops=has_loops)
+                if max_layers
+                else [None]
+            )
 
 
 def numbered(device: int) -> str:
@@ -268,8 +273,8 @@ def numbered(device: int) -> str:
 
 def device_number(target: Path) -> str:
     """Return the number of the device that `target` is or lies on."""
-    found = target.stat()
-    return numbered(found.st_rdev if stat.S_ISBLK(found.st_mode) else found.st_dev)
+    status = target.stat()
+    return numbered(status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev)
 
 
 def _block_directory(target: Path) -> Path | None:
@@ -280,46 +285,46 @@ def _block_directory(target: Path) -> Path | None:
 def numa_node(target: Path) -> int | None:
     """Return the NUMA node that the drives beneath `target` are attached to.
 
-    None if it is not known, or not one.
+    None if it is unknown, or if they are attached to several.
     """
     return node_of(_block_directory(target) if target.exists() else None)
 
 
-def node_of(at: Path | None) -> int | None:
-    """Return the same for the block device that /sys describes at `at`."""
+def node_of(block: Path | None) -> int | None:
+    """Return the same for the block device that /sys describes at `block`."""
     nodes: set[int | None] = set()
-    for each in devices_beneath(at):
-        if each is None:
+    for device in devices_beneath(block):
+        if device is None:
             nodes.add(None)
-        elif not slaves(each) and _backing_file(each) is None:
+        elif not slaves(device) and _backing_file(device) is None:
             # A disk of several NVMe controllers lies beside links to them, which lie below their
             # PCI devices.
             controllers = [
-                link.resolve() for link in disk_of(each).parent.glob("nvme*") if link.is_symlink()
+                link.resolve() for link in disk_of(device).parent.glob("nvme*") if link.is_symlink()
             ]
-            for device in controllers or [disk_of(each)]:
-                found = next(
+            for directory in controllers or [disk_of(device)]:
+                node = next(
                     (
                         text
-                        for up in (device, *device.parents)
-                        if (text := sys_text(up / "numa_node"))
+                        for ancestor in (directory, *directory.parents)
+                        if (text := sys_text(ancestor / "numa_node"))
                     ),
                     "-1",
                 )
-                nodes.add(int(found) if found.isdecimal() else None)
+                nodes.add(int(node) if node.isdecimal() else None)
     return nodes.pop() if len(nodes) == 1 else None
 
 
 def node_cpus(node: int, nodes: Path = Path("/sys/devices/system/node")) -> set[int] | None:
-    """Return the processors of a NUMA node; None where there is no other node."""
-    listed = sys_text(nodes / f"node{node}/cpulist")
-    if listed is None or len(list(nodes.glob("node[0-9]*"))) < 2:  # noqa: PLR2004 - of one, all are near
+    """Return the processors of a NUMA node; None if there is no other node."""
+    cpu_list = sys_text(nodes / f"node{node}/cpulist")
+    if cpu_list is None or len(list(nodes.glob("node[0-9]*"))) < 2:  # noqa: PLR2004 - a single node has all processors
         return None
-    found: set[int] = set()
-    for part in filter(None, listed.split(",")):
-        first, _, last = part.partition("-")
-        found |= set(range(int(first), int(last or first) + 1))
-    return found
+    cpus: set[int] = set()
+    for cpu_range in filter(None, cpu_list.split(",")):
+        first, _, last = cpu_range.partition("-")
+        cpus |= set(range(int(first), int(last or first) + 1))
+    return cpus
 
 
 def device_counters(target: Path) -> DeviceIo | None:
@@ -348,54 +353,58 @@ def device_counters(target: Path) -> DeviceIo | None:
 
 @dataclass(frozen=True, slots=True)
 class Throttle:
-    """A limit of a control group on what its processes ask of a device."""
+    """A limit of a control group on the I/O of its processes to a device."""
 
     is_write: bool
     is_bytes: bool
-    """Bytes a second; else I/Os."""
+    """Whether the limit is in bytes per second; else in I/Os per second."""
     per_s: int
     where: str
-    """As its file says it, and the directory of the group."""
+    """The line of the limit's file, and the directory of the group."""
 
 
 def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
     """Return the limits of our control group, and of those above it, on the devices beneath
     `target`.
 
+    Groups whose directories this process cannot see are left out.
+
     Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst
-    (blkio.throttle.*). A group of which this process sees no directory is not known.
+    (blkio.throttle.*).
     """
-    found_at = _block_directory(target) if target.exists() else None
+    target_device = _block_directory(target) if target.exists() else None
     numbers = {
         number
-        for at in devices_beneath(found_at)
-        if at is not None and (number := sys_text(disk_of(at) / "dev"))
+        for block in devices_beneath(target_device)
+        if block is not None and (number := sys_text(disk_of(block) / "dev"))
     }
-    found: list[Throttle] = []
+    limits_found: list[Throttle] = []
     for group in _groups(proc):
         for line in (sys_text(group / "io.max") or "").splitlines():
             number, *limits = line.split()
             for name, _, value in (limit.partition("=") for limit in limits):
                 if number in numbers and value.isdecimal():
                     is_write, is_bytes = name.startswith("w"), name.endswith("bps")
-                    found.append(
+                    limits_found.append(
                         Throttle(
                             is_write, is_bytes, int(value), f"io.max {name}={value} of {group}"
                         )
                     )
-        for of, unit in product(("read", "write"), ("bps", "iops")):
-            name = f"blkio.throttle.{of}_{unit}_device"
+        for direction, unit in product(("read", "write"), ("bps", "iops")):
+            name = f"blkio.throttle.{direction}_{unit}_device"
             for line in (sys_text(group / name) or "").splitlines():
                 number, _, value = line.partition(" ")
                 if number in numbers and value.isdecimal():
                     where = f"{name} {line} of {group}"
-                    found.append(Throttle(of == "write", unit == "bps", int(value), where))
-    return list(dict.fromkeys(found))
+                    limits_found.append(
+                        Throttle(direction == "write", unit == "bps", int(value), where)
+                    )
+    return list(dict.fromkeys(limits_found))
 
 
 def _groups(proc: Path) -> Iterator[Path]:
-    """Yield the directories of our control groups that may limit I/O, from our own up to the top of
-    what we see.
+    """Yield the directories of our control groups that may limit I/O, from our own group up to the
+    topmost that is visible.
     """
     mounted = [
         m
@@ -414,16 +423,20 @@ def _groups(proc: Path) -> Iterator[Path]:
         for mount in mounted:
             if mount.kind == kind:
                 top = Path(mount.point)
-                own = top / path.lstrip("/")
-                # Of a namespace of its own, the path may lie outside of what is mounted.
-                own = own if own.is_dir() else top
-                yield from (at for at in (own, *own.parents) if at == top or top in at.parents)
+                group = top / path.lstrip("/")
+                # In a cgroup namespace, the path may lie outside of the mounted hierarchy.
+                group = group if group.is_dir() else top
+                yield from (
+                    directory
+                    for directory in (group, *group.parents)
+                    if directory == top or top in directory.parents
+                )
 
 
 def queue_number(target: Path, name: str) -> int | None:
-    """Return the number `name` of the block layer's queue of the disk beneath `target`.
+    """Return the attribute `name`, a number, of the block queue of the disk beneath `target`.
 
-    None if it is not seen.
+    None if the disk or the attribute is not visible.
     """
     disk = block_device(target) if target.exists() else None
     return None if disk is None else sys_number(disk / "queue" / name)

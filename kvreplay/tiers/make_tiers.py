@@ -1,6 +1,6 @@
-"""From the text of `--tier NAME=TARGET` to a tier.
+"""Make a tier from the text of `--tier NAME=TARGET`.
 
-Memory, a GPU, a model, objects, directories, files or devices.
+A target is memory, a GPU, a model, an object store, directories, files or block devices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 
 
-# Long: a kind of tier each.
+# Long: one branch for each kind of tier.
 def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> list[Tier | None]:
     """Return the tiers of the trace with the metadata `meta`, in order; None without a target."""
     names = [tier.name for tier in meta.tiers]
@@ -70,19 +70,17 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
                     )
                 tier_by_path[path] = name
             tiers[index] = storage_tier(config, name, target, trace)
-    _check_meant(config, tiers)
+    _check_storage_options(config, tiers)
     return tiers
 
 
 def check_targets(config: Config) -> None:
     """Check the targets on storage before anything is created, read or measured.
 
-    Opening a tier checks again.
+    Opening a tier checks again. A directory may contain the folders of other ranks. A target with
+    a placeholder for the rank's number is left to the rank.
 
-    Folders of ranks may lie in a directory; what stands for a rank's number is known to the rank
-    alone.
-
-    ConfigError as of `storage_tier`. DeviceError if one is missing or refuses.
+    ConfigError as in `storage_tier`. DeviceError if a target is missing or may not be used.
     """
     for name, target in config.tiers.items():
         if named(target) is not None or is_object_store(target) or "{" in target:
@@ -98,7 +96,8 @@ def check_targets(config: Config) -> None:
                 check_target(path, is_shared=True)
 
 
-def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
+def _check_storage_options(config: Config, tiers: list[Tier | None]) -> None:
+    """Raise ConfigError if an option of storage has no tier that it applies to."""
     drives = [drive for tier in tiers if tier is not None for drive in tier.drives]
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
         raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
@@ -114,9 +113,9 @@ def _check_meant(config: Config, tiers: list[Tier | None]) -> None:
 
 
 def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
-    """Return the tier `name` on what `target` names, for objects of `trace`.
+    """Return the tier `name` on the paths of `target`, for objects of `trace`.
 
-    ConfigError if the paths are of different kinds, empty, too many, or not what --gds takes.
+    ConfigError if the paths are of different kinds, empty or too many, or if --gds cannot use them.
     """
     paths = _paths_alike(name, target)
     is_space = _is_space(paths[0])
@@ -124,19 +123,19 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
         option_field.name: getattr(config, option_field.name)
         for option_field in fields(StorageOptions)
     }
-    how = StorageOptions(**option_values | {"layout": FileLayout(config.layout)})
+    storage_options = StorageOptions(**option_values | {"layout": FileLayout(config.layout)})
     if config.is_gds and (is_space or len(paths) > 1):
         raise ConfigError(
             f"--tier {name}={target}: --gds reads and writes files; name one directory"
         )
     if config.is_gds:
-        return GdsTier(name, paths[0], how, is_verified=config.is_verified)
+        return GdsTier(name, paths[0], storage_options, is_verified=config.is_verified)
     kind = ExtentTier if is_space else FileTier
     if len(paths) == 1:
-        return kind(name, paths[0], how)
+        return kind(name, paths[0], storage_options)
     drive_of, rule = spread(trace, len(paths))
     return SeveralDrives(
-        name, [kind(f"{name}:{path}", path, how) for path in paths], drive_of, rule
+        name, [kind(f"{name}:{path}", path, storage_options) for path in paths], drive_of, rule
     )
 
 

@@ -2,13 +2,13 @@
 
 Each write is one PUT, each read one GET or ranged GET, each delete one DELETE.
 
-Requests go through s3dlio, each from the thread that waits for it. s3dlio's own retries are
+Requests go through s3dlio, each from the thread that waits for its answer. s3dlio's own retries are
 switched off, because it does not report them: a request that it retried would look like a slow one.
 Retries made here are counted.
 
-All objects lie below a folder of ours in the prefix, with a marker: by it a later run knows the
-leftovers of a killed one. Nothing else in the bucket is touched. Credentials come from the
-environment or the standard files, and never reach anything that is written or shown.
+All objects lie below a folder of ours in the prefix. A marker object there lets a later run
+recognize the leftovers of a killed one. Nothing else in the bucket is touched. Credentials come
+from the environment or the standard files, and are never written or shown.
 """
 
 from __future__ import annotations
@@ -41,27 +41,29 @@ if TYPE_CHECKING:
 
 
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.1, 5.0
-"""Before the first repeat of a request, and before any.
+"""The wait before the first repeat of a request, and the longest wait before any.
 
-Each wait is twice the one before it, less up to half of it.
+Each wait is twice the one before, minus a random share of up to one half.
 """
 _ENVIRONMENT = {
     "S3DLIO_MAX_RETRY_ATTEMPTS": "1",
-    # Credentials come from the environment and the standard files alone, and not from a .env that
-    # lies about.
+    # Credentials come from the environment and the standard files alone, not from a file .env.
     "S3DLIO_LOAD_DOTENV": "0",
 }
 
 
 _TIMEOUT = "S3DLIO_OPERATION_TIMEOUT_SECS"
 _THIS = "\ufffc"
-"""Stands for the object while its error is judged: a name says nothing of what became of it."""
-_LEAVES_S = 1
-"""After a signal, of what the main thread waits for."""
+"""Placeholder for the object's name while its error text is classified.
+
+A name that contains a word such as `404` must not affect the result.
+"""
+_GRACE_S = 1
+"""Seconds from the start of a request of the main thread until a signal may abandon it."""
 
 
 class Balance(StrEnum):
-    """How `--balance` spreads requests over endpoints."""
+    """The rule of `--balance` by which requests are spread over endpoints."""
 
     ROUND_ROBIN = "round-robin"
     LEAST_CONNECTIONS = "least-connections"
@@ -71,7 +73,7 @@ class StoreClient:
     """One prefix of a store; everything but `open` and `close` is called from many threads."""
 
     def __init__(self, address: Address, balance: Balance, retries: int, timeout_s: int) -> None:
-        """Serve `address`.
+        """Send requests to `address`.
 
         A request that is refused, fails or takes `timeout_s` is repeated up to `retries` times.
         """
@@ -84,18 +86,20 @@ class StoreClient:
             timeout_s,
         )
         self._lock = threading.Lock()
-        self._turn, self.in_flight = -1, [0] * len(self._roots)
-        """Whose turn it was, and the requests in flight, by endpoint."""
+        self._turn = -1
+        """Index of the endpoint of the latest request."""
+        self.in_flight = [0] * len(self._roots)
+        """Number of requests in flight, by endpoint."""
         self._is_spread = False
-        """Whether requests go to all endpoints; else to the first."""
+        """Whether requests go to all endpoints; else to the first only."""
         self._loops: list[asyncio.AbstractEventLoop] = []
         self._api: Any = None
-        self._here = threading.local()
+        self._thread_state = threading.local()
 
     def open(self) -> None:
         """Load s3dlio and find credentials.
 
-        DeviceError, saying what to do, where either is missing.
+        DeviceError, with a remedy, if either is missing.
         """
         if self.address.scheme == "s3":
             find_credentials()
@@ -119,32 +123,32 @@ class StoreClient:
         )
 
     def begin(self) -> None:
-        """Start counting and spreading requests; earlier ones are not part of the replay."""
+        """Start to count and spread requests; earlier ones are not part of the replay."""
         self.requests, self._is_spread = RequestCounts(len(self._roots)), True
 
     def end(self) -> None:
-        """Spread requests no more."""
+        """Stop spreading requests."""
         self._is_spread = False
 
     def take_retries(self) -> int:
-        """Return how often the calling thread has repeated a request since it last asked."""
-        count: int = getattr(self._here, "retries", 0)
-        self._here.retries = 0
+        """Return how often the calling thread has repeated a request since its last call."""
+        count: int = getattr(self._thread_state, "retries", 0)
+        self._thread_state.retries = 0
         return count
 
     def put(self, key: str, data: memoryview) -> None:
-        """Write a whole object, from where `data` lies."""
-        self._ask("put", key, len(data), lambda uri: self._api.put_bytes(uri, data))
+        """Write a whole object from `data`, without copying it."""
+        self._send("put", key, len(data), lambda uri: self._api.put_bytes(uri, data))
 
     def get(self, key: str, into: memoryview) -> None:
-        """Read a whole object of just so many bytes straight to `into`."""
+        """Read a whole object, of the length of `into`, straight into it."""
         import asyncio
 
         async def get_into(uri: str) -> None:
             await self._api.get_into_async(uri, into, expected_len=len(into))
 
-        def ask(uri: str) -> None:
-            # A loop for each thread that waits at once; list's own lock suffices.
+        def request(uri: str) -> None:
+            # Each waiting thread has an event loop of its own; list operations are atomic.
             try:
                 loop = self._loops.pop()
             except IndexError:
@@ -154,43 +158,44 @@ class StoreClient:
             finally:
                 self._loops.append(loop)
 
-        self._ask("get", key, len(into), ask)
+        self._send("get", key, len(into), request)
 
     def get_range(self, key: str, offset: int, into: memoryview) -> None:
-        """Read so many bytes from `offset`."""
+        """Fill `into` with the object's bytes from `offset` on."""
 
-        def ask(uri: str) -> None:
-            came = memoryview(self._api.get_range(uri, offset, len(into)))
-            if len(came) != len(into):
+        def request(uri: str) -> None:
+            data = memoryview(self._api.get_range(uri, offset, len(into)))
+            if len(data) != len(into):
                 raise RuntimeError(
-                    f"LengthMismatch: {len(came)} of {len(into)} bytes came from offset {offset}"
+                    f"LengthMismatch: {len(data)} of {len(into)} bytes came from offset {offset}"
                 )
-            copy(into, came)
+            copy(into, data)
 
-        self._ask("ranged get", key, len(into), ask)
+        self._send("ranged get", key, len(into), request)
 
     def delete(self, key: str) -> None:
         """Delete an object."""
-        self._ask("delete", key, 0, self._api.delete)
+        self._send("delete", key, 0, self._api.delete)
 
     def keys(self) -> list[str]:
         """Return the keys below the prefix, without it."""
         names: list[str] = []
-        self._ask("list", "", 0, lambda uri: names.extend(self._api.list(uri, recursive=True)))
-        found = [name.partition(f"{self.address.path}/") for name in names]
-        if (foreign := next((name for name, at, _ in found if not at), None)) is not None:
+        self._send("list", "", 0, lambda uri: names.extend(self._api.list(uri, recursive=True)))
+        split_names = [name.partition(f"{self.address.path}/") for name in names]
+        foreign = next((name for name, prefix, _ in split_names if not prefix), None)
+        if foreign is not None:
             raise OSError(
                 errno.EIO,
                 f"listing this prefix, the store returned {foreign}, which is not below it",
             )
-        return [key for _, _, key in found]
+        return [key for _, _, key in split_names]
 
     def delete_all(self, folder: str) -> None:
-        """Delete what lies below `folder`, a request each."""
-        self._ask("clean", folder, 0, lambda uri: self._api.delete(uri, recursive=True))
+        """Delete all objects below `folder`, one request each."""
+        self._send("clean", folder, 0, lambda uri: self._api.delete(uri, recursive=True))
 
     def is_seen_by_all(self, key: str) -> str | None:
-        """Return the endpoint that does not see an object which another wrote; None: all do."""
+        """Return an endpoint that does not see an object that another wrote; None if all do."""
         for root, url in zip(self._roots, self.address.endpoints, strict=False):
             try:
                 self._api.stat(f"{root}/{key}")
@@ -199,9 +204,9 @@ class StoreClient:
         return None
 
     def facts(self) -> dict[str, object]:
-        """Return the client, its endpoints and its settings.
+        """Return the facts of the client, its endpoints and its settings.
 
-        The first is null where the environment named it.
+        An endpoint's URL is null if the environment gives it.
         """
         urls = self.address.endpoints or (None,)
         return {
@@ -210,7 +215,8 @@ class StoreClient:
             "balance": self._balance.value,
             "retries": self._retries,
             "endpoints": [
-                {"url": url, **of} for url, of in zip(urls, self.requests.of_endpoints, strict=True)
+                {"url": url, **counts}
+                for url, counts in zip(urls, self.requests.by_endpoint, strict=True)
             ],
         }
 
@@ -219,11 +225,11 @@ class StoreClient:
         while self._loops:
             self._loops.pop().close()
 
-    def _ask(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
-        """Send a request until it is done.
+    def _send(self, kind: str, key: str, nbytes: int, call: Callable[[str], object]) -> None:
+        """Send a request, and repeat it until it succeeds.
 
-        OSError if it was refused or failed too often, or for good; FileNotFoundError if there is no
-        such object or bucket.
+        OSError if it failed too often, or if a repeat would not help; FileNotFoundError if there is
+        no such object or bucket.
         """
         repeats, waited_ns, wait_s = 0, 0, FIRST_WAIT_S
         while True:
@@ -241,70 +247,74 @@ class StoreClient:
             since = monotonic_ns()
             sleep(wait_s * random.uniform(0.5, 1))  # noqa: S311 - so that those refused together do not come together
             waited_ns += monotonic_ns() - since
-            self._here.retries = self.take_retries() + 1
+            self._thread_state.retries = self.take_retries() + 1
             repeats, wait_s = repeats + 1, min(2 * wait_s, LONGEST_WAIT_S)
 
     def _once(
         self, kind: str, key: str, nbytes: int, call: Callable[[str], object], *, is_repeat: bool
     ) -> str | None:
-        """Send a request; return what went wrong, if anything did."""
-        at = self._pick()
-        uri, text = f"{self._roots[at]}/{key}", None
+        """Send a request once; return the error's text if it failed."""
+        endpoint = self._pick()
+        uri, text = f"{self._roots[endpoint]}/{key}", None
         try:
             if threading.current_thread() is threading.main_thread():
                 _wait_for(lambda: call(uri))
             else:
                 call(uri)
         except self._errors as error:
-            # It does not know of --endpoint, and names an option of its own.
-            said = str(error).partition("; no endpoint URL is set")[0]
-            said = said.replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
-            own = f"{self.address.path}/{key}"
-            text = without_secrets(
-                said.replace(f"{self.address.scheme}://{own}", _THIS).replace(own, _THIS)
-            )
+            # s3dlio does not know of --endpoint, and advises its own options.
+            message = str(error).partition("; no endpoint URL is set")[0]
+            message = message.replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
+            path = f"{self.address.path}/{key}"
+            message = message.replace(f"{self.address.scheme}://{path}", _THIS)
+            text = without_secrets(message.replace(path, _THIS))
         with self._lock:
-            self.in_flight[at] -= 1
+            self.in_flight[endpoint] -= 1
         answer = Answer.DONE if text is None else answer_of(text)
-        self.requests.add(kind, at, answer, nbytes, is_repeat=is_repeat)
+        self.requests.add(kind, endpoint, answer, nbytes, is_repeat=is_repeat)
         return text
 
     def _pick(self) -> int:
         """Return the endpoint of the next request."""
         with self._lock:
             count = len(self._roots) if self._is_spread else 1
-            self._turn = at = (self._turn + 1) % count
+            endpoint = (self._turn + 1) % count
             if self._balance is Balance.LEAST_CONNECTIONS:
-                # Of those that have as little to do, the one whose turn it is.
-                self._turn = at = (
-                    min((self.in_flight[i % count], i) for i in range(at, at + count))[1] % count
-                )
-            self.in_flight[at] += 1
-        return at
+                # Among endpoints with equally few requests in flight, the next in turn.
+                in_turn = range(endpoint, endpoint + count)
+                _, index = min((self.in_flight[index % count], index) for index in in_turn)
+                endpoint = index % count
+            self._turn = endpoint
+            self.in_flight[endpoint] += 1
+        return endpoint
 
 
 def _wait_for(call: Callable[[], object]) -> None:
-    """Do `call` in a thread of its own, which is left if a signal came: InterruptedError."""
-    failed: list[Exception] = []
+    """Run `call` in a thread of its own and wait for it.
+
+    InterruptedError if a signal came meanwhile; the thread is then abandoned.
+    """
+    failures: list[Exception] = []
 
     def work() -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - raised again by who waits
-            failed.append(error)
+        except Exception as error:  # noqa: BLE001 - raised again by the waiting thread
+            failures.append(error)
 
-    thread, left = threading.Thread(target=work, daemon=True), monotonic_ns() + _LEAVES_S * NS_PER_S
+    thread = threading.Thread(target=work, daemon=True)
+    grace_end_ns = monotonic_ns() + _GRACE_S * NS_PER_S
     thread.start()
     while thread.is_alive():
         thread.join(0.05)
-        if NOTED.get() and monotonic_ns() > left and thread.is_alive():
+        if NOTED.get() and monotonic_ns() > grace_end_ns and thread.is_alive():
             raise InterruptedError(errno.EINTR, "it did not answer when a signal asked to end")
-    if failed:
-        raise failed[0]
+    if failures:
+        raise failures[0]
 
 
 def copy(into: memoryview, source: memoryview) -> None:
-    """Copy all of `source`, other threads running meanwhile."""
+    """Copy all of `source` without the interpreter's lock, so that other threads run meanwhile."""
     ctypes.memmove(address_of(into), address_of(source), len(source))
 
 
@@ -316,7 +326,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_object_store(target: str) -> bool:
-    """Return whether a target is a place in an object store."""
+    """Return whether a target names an object store."""
     return _TARGET.match(target) is not None
 
 
@@ -328,16 +338,16 @@ class Address:
     path: str
     """Bucket and prefix, without a slash at the end."""
     endpoints: tuple[str, ...]
-    """URLs, in the order in which the user named them; none: where the environment says."""
+    """URLs, in the order in which the user named them; if empty, the environment has the URL."""
 
     @classmethod
-    def of(cls, said: str, target: str, endpoints: Sequence[str]) -> Self:
+    def of(cls, option: str, target: str, endpoints: Sequence[str]) -> Self:
         """Return the address that `target` and `endpoints` name.
 
-        ConfigError, quoting `said`, for what is none.
+        ConfigError, which quotes the text `option` of the tier, if they are invalid.
         """
-        scheme, _, rest = target.partition("://")
-        bucket, _, prefix = rest.partition("/")
+        scheme, _, location = target.partition("://")
+        bucket, _, prefix = location.partition("/")
         prefix = prefix.strip("/")
         if "@" in bucket:
             raise ConfigError(
@@ -346,57 +356,54 @@ class Address:
             )
         if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
             raise ConfigError(
-                f"{said}: write {scheme}://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case"
+                f"{option}: write {scheme}://BUCKET/PREFIX, with a bucket of 3 to 63 lower-case"
                 " letters, digits, dots and hyphens, and a prefix that is the replay's own"
             )
         if any(c in "*?[]%#" or c.isspace() for c in prefix) or "//" in prefix:
-            raise ConfigError(f"{said}: the prefix is letters, digits and / . _ - only")
+            raise ConfigError(f"{option}: the prefix is letters, digits and / . _ - only")
         if endpoints and scheme != "s3":
             raise ConfigError(
-                f"{said}: --endpoint is for s3:// targets; {scheme}:// takes its own from the"
+                f"{option}: --endpoint is for s3:// targets; {scheme}:// takes its own from the"
                 " environment"
             )
         return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
 
     def roots(self) -> list[str]:
-        """Return the prefix as s3dlio names it, for each endpoint.
-
-        An endpoint is part of the URI.
-        """
+        """Return the URI of the prefix for each endpoint, as s3dlio takes it."""
         if not self.endpoints:
             return [f"{self.scheme}://{self.path}"]
         return [f"{self.scheme}://{urlsplit(url).netloc}/{self.path}" for url in self.endpoints]
 
     def tls_ports(self) -> list[int]:
-        """Return the ports of endpoints that speak TLS, which s3dlio must be told."""
-        asked = [urlsplit(url) for url in self.endpoints]
-        return sorted({url.port for url in asked if url.scheme == "https" and url.port is not None})
+        """Return the ports of endpoints that use TLS, for s3dlio's configuration."""
+        urls = [urlsplit(url) for url in self.endpoints]
+        return sorted({url.port for url in urls if url.scheme == "https" and url.port is not None})
 
 
 def _checked(url: str) -> str:
-    """Return an endpoint's URL; ConfigError for what is none."""
+    """Return an endpoint's URL with its port; ConfigError if it is invalid."""
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        split_url = urlsplit(url)
+        port = split_url.port
     except ValueError as error:
         raise ConfigError(
             f"--endpoint {url}: {error}; write http://host:9000 or https://host"
         ) from None
-    if parts.username is not None or parts.password is not None:
+    if split_url.username is not None or split_url.password is not None:
         raise ConfigError(
             "--endpoint: the URL has credentials; leave them out: they are read from the"
             " environment"
         )
     if (
-        parts.scheme not in _PORTS
-        or not parts.hostname
-        or parts.path.strip("/")
-        or parts.query
-        or parts.fragment
+        split_url.scheme not in _PORTS
+        or not split_url.hostname
+        or split_url.path.strip("/")
+        or split_url.query
+        or split_url.fragment
     ):
         raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
-    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
-    return f"{parts.scheme}://{host}:{port or _PORTS[parts.scheme]}"
+    host = f"[{split_url.hostname}]" if ":" in split_url.hostname else split_url.hostname
+    return f"{split_url.scheme}://{host}:{port or _PORTS[split_url.scheme]}"
 
 
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -409,17 +416,17 @@ _SECRETS = (
     "AZURE_CLIENT_SECRET",
     "S3DLIO_AZURE_SAS_TOKEN",
 )
-_SHORTEST = 4
-"""A shorter value is no secret, and would blot out words."""
+_MIN_SECRET_LENGTH = 4
+"""A shorter value is not a secret, and hiding it would hide words."""
 
 
 def find_credentials() -> None:
-    """Put the credentials of the standard files into this process's environment, which is all that
-    s3dlio reads.
+    """Copy the credentials of the standard files to this process's environment.
 
-    Variables that are set win, as they do in every S3 client.
+    s3dlio reads only the environment. Variables that are set take precedence, as in every S3
+    client.
 
-    DeviceError if there are none.
+    DeviceError if there are no credentials.
     """
     if "AWS_ACCESS_KEY_ID" in os.environ and "AWS_SECRET_ACCESS_KEY" in os.environ:
         return
@@ -429,8 +436,8 @@ def find_credentials() -> None:
         (os.environ.get("AWS_CONFIG_FILE", home / "config"), section),
         (os.environ.get("AWS_SHARED_CREDENTIALS_FILE", home / "credentials"), profile),
     ]
-    # The credentials file wins.
-    found: dict[str, str] = {}
+    # The credentials file comes last, so it takes precedence.
+    settings: dict[str, str] = {}
     for path, name in files:
         parser = ConfigParser(interpolation=None)
         try:
@@ -441,40 +448,40 @@ def find_credentials() -> None:
                 f"{path} is not a readable file of AWS credentials; correct it"
             ) from None
         if parser.has_section(name):
-            found |= dict(parser.items(name))
-    if not {"aws_access_key_id", "aws_secret_access_key"} <= found.keys():
+            settings |= dict(parser.items(name))
+    if not {"aws_access_key_id", "aws_secret_access_key"} <= settings.keys():
         raise DeviceError(
             "no credentials for S3: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them"
             f" to ~/.aws/credentials (profile {profile})"
         )
     for key in _KEYS:
-        if key in found:
-            os.environ[key.upper()] = found[key]
-    if "region" in found:
-        os.environ.setdefault("AWS_REGION", found["region"])
+        if key in settings:
+            os.environ[key.upper()] = settings[key]
+    if "region" in settings:
+        os.environ.setdefault("AWS_REGION", settings["region"])
 
 
 def without_secrets(text: str) -> str:
     """Return `text` on one line and without any credential of the environment."""
     for name in _SECRETS:
         value = os.environ.get(name, "")
-        if len(value) >= _SHORTEST:
+        if len(value) >= _MIN_SECRET_LENGTH:
             text = text.replace(value, f"<{name}>")
     return " ".join(text.split())
 
 
 class Answer(StrEnum):
-    """How a request to a store ended."""
+    """The outcome of a request to a store."""
 
     DONE = "done"
     REFUSED = "refused"
     """503 SlowDown or 429: the store asks for fewer requests."""
     FAILED = "failed"
-    """A fault of the store or of the way there: 500, no connection."""
+    """A fault of the store or the network: 500, no connection."""
     TIMED_OUT = "timed_out"
     """No answer in time."""
     FINAL = "final"
-    """An error that a retry does not mend: no such object, no permission."""
+    """An error that a retry does not resolve: no such object, no permission."""
 
 
 _REFUSED = (
@@ -503,7 +510,7 @@ _FINAL = (
 
 
 def answer_of(text: str) -> Answer:
-    """Return how a request ended of which s3dlio says `text`: it has no other sign than words."""
+    """Return the outcome of a request with the error `text`; s3dlio gives no other sign of it."""
     if any(word in text for word in _REFUSED):
         return Answer.REFUSED
     if "timed out" in text:
@@ -518,14 +525,14 @@ class RequestCounts:
     """Counts of all requests of one tier."""
 
     def __init__(self, endpoints: int) -> None:
-        """Nothing yet."""
+        """Start with no requests to any of `endpoints`."""
         self._lock = threading.Lock()
         self._counts: dict[str, dict[str, int]] = {}
-        self.of_endpoints = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
+        self.by_endpoint = [dict.fromkeys(("requests", *_FAULTS), 0) for _ in range(endpoints)]
         self.operations_repeated = 0
-        """Operations that went through after the store had refused or failed them."""
+        """Number of operations that succeeded after a request had been refused or failed."""
         self.waited_ns = 0
-        """Time that these waited between their requests, together."""
+        """Total time that these operations waited between their requests."""
 
     def add(
         self, kind: str, endpoint: int, answer: Answer, nbytes: int, *, is_repeat: bool
@@ -538,15 +545,15 @@ class RequestCounts:
             count["requests"] += 1
             count["repeats"] += is_repeat
             count["bytes"] += nbytes if answer is Answer.DONE else 0
-            at = self.of_endpoints[endpoint]
-            at["requests"] += 1
+            endpoint_count = self.by_endpoint[endpoint]
+            endpoint_count["requests"] += 1
             if answer is not Answer.DONE:
                 name = str(answer) if answer in _FAULTS else "failed"
                 count[name] += 1
-                at[name] += 1
+                endpoint_count[name] += 1
 
     def add_repeated(self, waited_ns: int) -> None:
-        """Count an operation that went through by more than one request."""
+        """Count an operation that succeeded after more than one request."""
         with self._lock:
             self.operations_repeated += 1
             self.waited_ns += waited_ns
@@ -556,7 +563,7 @@ class RequestCounts:
         return sum(count[name] for count in self._counts.values())
 
     def facts(self) -> dict[str, object]:
-        """Return the counts by kind, and what was done about refusals."""
+        """Return the counts by kind, and those of repeated operations."""
         return {
             "requests": {kind: dict(count) for kind, count in self._counts.items()},
             "operations_repeated": self.operations_repeated,
@@ -567,14 +574,15 @@ class RequestCounts:
 FOLDER = "kvreplay-scratch"
 MARKER = f"{FOLDER}/KVREPLAY"
 _MARKER_TEXT = b"Written by kvreplay: everything in this folder is its own and will be deleted.\n"
-MOST_BYTES = 5 << 30
+MAX_PUT_BYTES = 5 << 30
 """Maximum length of one PUT, by S3's definition."""
 
 
 @dataclass(slots=True)
 class ObjectRequest:
-    """One operation's request, and the memory that it goes through where its data takes several
-    buffers.
+    """The request of one operation.
+
+    `staged` is memory for all its data, if the data takes several buffers.
     """
 
     object_id: int
@@ -598,11 +606,10 @@ class ObjectTier(Tier):
         is_kept: bool = False,
         is_shared: bool = False,
     ) -> None:
-        """Hold objects for the tier `name`.
+        """Store objects of the tier `name`.
 
-        `is_shared`: others' objects may lie below the prefix, and stay there.
-
-        A verified tier holds whole blocks.
+        With `is_shared`, foreign objects may lie below the prefix, and stay there. A verified tier
+        stores whole blocks.
         """
         self.name, self.target = name, target
         self.alignment = PAGE_BYTES if is_verified else 1
@@ -611,11 +618,11 @@ class ObjectTier(Tier):
         self._key = path_function(FileLayout.HASHED, FOLDER)
         self._lengths: dict[int, int] = {}
         self._staging: list[memoryview] = []
-        """Memory that exchanges have used, to be used again."""
+        """Memory of earlier requests, for reuse."""
         self._found_leftovers = 0
 
     def expect(self, holding: Holding) -> None:
-        """Refuse what a store cannot do: objects there are written whole."""
+        """Raise DeviceError if objects are extended: a store writes whole objects only."""
         if holding.grown:
             raise DeviceError(
                 f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is extended"
@@ -626,7 +633,7 @@ class ObjectTier(Tier):
     def open(self, peak_bytes: int) -> None:
         """Claim the prefix.
 
-        DeviceError, saying what to do, if the store does not answer or the prefix is not ours.
+        DeviceError, with a remedy, if the store does not answer or the prefix is not ours.
         """
         self._client.open()
         try:
@@ -663,10 +670,11 @@ class ObjectTier(Tier):
         self._client.begin()
 
     def reserve(self, object_id: int, end: int) -> None:
-        """Check that one PUT takes so much."""
-        if end > MOST_BYTES:
+        """Check that one PUT can write `end` bytes."""
+        if end > MAX_PUT_BYTES:
             raise OSError(
-                27, f"{format_bytes(end)} exceed the limit of one PUT ({format_bytes(MOST_BYTES)})"
+                27,
+                f"{format_bytes(end)} exceed the limit of one PUT ({format_bytes(MAX_PUT_BYTES)})",
             )
 
     def begin_whole(
@@ -674,9 +682,7 @@ class ObjectTier(Tier):
     ) -> ObjectRequest:
         """Begin, in place of `begin`, a request for bytes `start` to `end`.
 
-        Of a read in several buffers all come now.
-
-        `is_split` says that their data takes several buffers.
+        With `is_split`, the data takes several buffers; a read then fetches all of it now.
         """
         if op == WRITE and start:
             raise OSError(
@@ -686,39 +692,38 @@ class ObjectTier(Tier):
         if is_split:
             exchange.staged = self._take_staging(end - start)
         if op == READ and exchange.staged is not None:
-            self._fetch(object_id, start, exchange.staged[: self._there(object_id, start, end)])
+            self._fetch(
+                object_id, start, exchange.staged[: self._available_bytes(object_id, start, end)]
+            )
         return exchange
 
     def write(self, handle: ObjectRequest, offset: int, data: memoryview) -> None:
-        """Put the object, or gather it first where `data` is a part of it."""
+        """Put the object; or, if its data takes several buffers, collect `data` for that."""
         if handle.staged is None:
             self._put(handle.object_id, data)
         else:
             copy(handle.staged[offset - handle.start :], data)
 
     def read(self, handle: ObjectRequest, offset: int, into: memoryview) -> int:
-        """Read the bytes to `into`.
+        """Read the bytes from `offset` on to `into`.
 
-        With several buffers they are here already, and are copied only to be checked.
+        A split read has fetched its data already, which is copied only to be checked.
         """
-        came = self._there(handle.object_id, offset, offset + len(into))
+        length = self._available_bytes(handle.object_id, offset, offset + len(into))
         if handle.staged is None:
-            self._fetch(handle.object_id, offset, into[:came])
+            self._fetch(handle.object_id, offset, into[:length])
         elif self._is_verified:
-            at = offset - handle.start
-            copy(into, handle.staged[at : at + came])
-        return came
+            start = offset - handle.start
+            copy(into, handle.staged[start : start + length])
+        return length
 
     def end_whole(self, op: int, handle: ObjectRequest) -> None:
-        """Send what the buffers of a split write brought.
-
-        Part of the operation's time, which begins with it.
-        """
+        """Put the collected data of a split write; the operation's time begins here."""
         if op == WRITE and handle.staged is not None:
             self._put(handle.object_id, handle.staged[: handle.end])
 
     def end(self, op: int, handle: ObjectRequest) -> None:
-        """Give the memory back."""
+        """Return the staging memory for reuse."""
         if handle.staged is not None:
             self._staging.append(handle.staged)
             handle.staged = None
@@ -730,7 +735,7 @@ class ObjectTier(Tier):
         self._client.delete(self._key(object_id))
 
     def take_retries(self) -> int:
-        """Return how often the calling thread has repeated a request since it last asked."""
+        """Return how often the calling thread has repeated a request since its last call."""
         return self._client.take_retries()
 
     def path(self, object_id: int) -> str:
@@ -738,7 +743,7 @@ class ObjectTier(Tier):
         return f"{self.target.rstrip('/')}/{self._key(object_id)}"
 
     def facts(self) -> dict[str, object]:
-        """Return the counts of requests to the store and of its answers, those of populating included."""
+        """Return the counts of requests and their outcomes, including those that populate."""
         client = self._client
         return {
             "is_simulated": False,
@@ -751,22 +756,23 @@ class ObjectTier(Tier):
         }
 
     def warnings(self) -> list[str]:
-        """Return sentences on the requests that the store refused or failed."""
+        """Return a warning about requests that the store refused or failed."""
         counts = self._client.requests
         refused, failed, silent = (counts.total(name) for name in _FAULTS)
         if not refused + failed + silent:
             return []
-        of = (
+        faults = (
             f"refused {refused:,} requests (503 or 429) and failed {failed:,}, of"
             f" {counts.total('requests'):,}"
         )
-        of += f", and left {silent:,} unanswered" if silent else ""
-        again = f"{counts.operations_repeated:,} operations succeeded on retry"
+        if silent:
+            faults += f", and left {silent:,} unanswered"
+        retries = f"{counts.operations_repeated:,} operations succeeded on retry"
         waits = f"{counts.waited_ns / NS_PER_S:.1f} s of waits"
-        return [f"{self.target} {of}; {again}, after {waits}, which are in their latencies"]
+        return [f"{self.target} {faults}; {retries}; their latencies include {waits}"]
 
     def close(self) -> None:
-        """Remove our own objects; what cannot be removed, the next run there removes."""
+        """Remove our own objects; the next run there removes those that cannot be removed now."""
         self._client.end()
         if self._is_ours and not self._is_kept:
             try:
@@ -782,8 +788,8 @@ class ObjectTier(Tier):
         self._client.close()
         self._staging.clear()
 
-    def _there(self, object_id: int, start: int, end: int) -> int:
-        """Return how many of the bytes the object has."""
+    def _available_bytes(self, object_id: int, start: int, end: int) -> int:
+        """Return the number of bytes that the object has between `start` and `end`."""
         length = self._lengths.get(object_id)
         if length is None:
             raise FileNotFoundError(2, f"object {object_id} is not in tier {self.name}")
@@ -802,9 +808,9 @@ class ObjectTier(Tier):
         self._lengths[object_id] = len(data)
 
     def _take_staging(self, nbytes: int) -> memoryview:
-        """Return memory of at least so many bytes; what is too short is not kept."""
+        """Return memory of at least `nbytes`; memory that is too short is dropped."""
         while self._staging:
-            found = self._staging.pop()
-            if len(found) >= nbytes:
-                return found
+            memory = self._staging.pop()
+            if len(memory) >= nbytes:
+                return memory
         return memoryview(mmap.mmap(-1, nbytes))

@@ -14,37 +14,37 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
-"""Reads are copied to a place this large in turn.
+"""Size of the memory that reads are copied to in turn.
 
-A small one would stay in the processor's cache.
+A smaller one would stay in the processor's cache.
 """
 LINE_BYTES = 64
 _SPARE_BYTES = 1 << 40
-"""Addresses beyond what the replay holds at most.
+"""Address space beyond the replay's peak.
 
-Free room lies scattered, and verified objects take whole pages.
+Free extents lie scattered, and verified objects take whole pages.
 """
 
 _SPREAD_BYTES = 2 << 20
-"""Touched beyond what the replay holds at most, and a 64th of that.
+"""Memory touched before the replay beyond its peak and a 64th of that.
 
-Objects lie on lines of the cache, and apart.
+Objects begin on cache lines, and free extents lie between them.
 """
 
-MOST_COPIERS = 8
+MAX_COPIERS = 8
 """Few threads come near a socket's bandwidth, and more would only take processors."""
 
 
 def copy_threads() -> int:
-    """Return how many threads copy to and from memory: half of the processors that we may use."""
-    return max(1, min(MOST_COPIERS, len(os.sched_getaffinity(0)) // 2))
+    """Return the number of threads that copy to and from memory: half of our processors."""
+    return max(1, min(MAX_COPIERS, len(os.sched_getaffinity(0)) // 2))
 
 
 class RamTier(Tier):
-    """Objects in DRAM; written from generated data, read by copying out.
+    """Objects in DRAM, written from generated data and read by copying them out.
 
-    They lie in one piece of memory that is taken before the replay begins, as caching stacks do
-    with pinned memory.
+    They lie in one piece of memory that is allocated before the replay begins, as caching stacks
+    allocate pinned memory.
     """
 
     engine = "memory"
@@ -52,9 +52,9 @@ class RamTier(Tier):
     target = "ram"
 
     def __init__(self, name: str, io_bytes: int, *, is_verified: bool = False) -> None:
-        """Hold objects for the tier `name`; copies are of at most `io_bytes` each.
+        """Store objects of the tier `name`; each copy has at most `io_bytes`.
 
-        A verified tier holds whole blocks, and copies what it reads to where it can be checked.
+        A verified tier stores whole blocks, and copies the data of reads to buffers to be checked.
         """
         self.name = name
         self.alignment = PAGE_BYTES if is_verified else 1
@@ -66,12 +66,12 @@ class RamTier(Tier):
         self._address = self._touched_bytes = 0
 
     def open(self, peak_bytes: int) -> None:
-        """Check that the trace's peak fits the memory that is free, and take it."""
+        """Check that the trace's peak fits the available memory, and allocate it."""
         need = peak_bytes + SINK_BYTES
         available = available_bytes()
         if available is not None and need > available:
             raise DeviceError(
-                f"--tier {self.name}=ram: the replay holds up to {format_bytes(need)} there, but"
+                f"--tier {self.name}=ram: the replay needs up to {format_bytes(need)} there, but"
                 f" only {format_bytes(available)} of memory is available; replay less with --limit"
             )
         slots = max(2, SINK_BYTES // self._io_bytes)
@@ -84,7 +84,7 @@ class RamTier(Tier):
         spare = _SPARE_BYTES if available is None else min(_SPARE_BYTES, available - need)
         size = -(-(self._touched_bytes + max(spare, PAGE_BYTES)) // PAGE_BYTES) * PAGE_BYTES
         try:
-            # Room for objects, which takes no memory until it is touched.
+            # Address space for objects, which uses no memory until it is touched.
             mapping, first = map_aligned(size)
         except OSError as error:
             raise DeviceError(
@@ -93,7 +93,7 @@ class RamTier(Tier):
             ) from None
         self._memory = np.frombuffer(mapping, dtype=np.uint8)[first : first + size]
         self._address = int(self._memory.ctypes.data)
-        # Whole pages would take memory that the peak has none of, which the replay had to touch.
+        # The peak counts bytes, so objects in whole pages would need more memory than was touched.
         self._space = Space(size, PAGE_BYTES if self._is_verified else LINE_BYTES, 0)
         self._space.expect(self._holding.grown)
         spread = _SPREAD_BYTES if self._touched_bytes else 0
@@ -103,7 +103,7 @@ class RamTier(Tier):
         touch(self._address, self._touched_bytes)
 
     def native(self) -> Native:
-        """Return how the engine finds it."""
+        """Return its description for the C engine."""
         space = 0 if self._space is None else self._space.address
         sink = (
             {}
@@ -116,11 +116,11 @@ class RamTier(Tier):
         return Native(TierKind.MEMORY, [drive], sink)
 
     def why_no_room(self, object_id: int) -> str | None:
-        """Return why an object does not fit."""
+        """Return the reason why an object does not fit."""
         return None if self._space is None else self._space.why_no_room(object_id)
 
     def facts(self) -> dict[str, object]:
-        """Return how reads and writes are done."""
+        """Return the facts of its memory and copies."""
         sink = None if self._is_verified else SINK_BYTES
         pages = (
             "on huge pages" if self._is_huge else "on small pages: the kernel gives no huge ones"

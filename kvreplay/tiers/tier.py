@@ -1,10 +1,10 @@
-"""The interface of a tier, the tiers that C serves without Python, and the file names of objects.
+"""The interface of a tier, tiers of several drives, and the file names of objects.
 
-A tier on several drives has each object whole on one, which its key names, or its id where there
-are no keys.
+A tier on several drives stores each object on one of them. The object's key selects the drive, or
+its id if the trace has no objects table.
 
-Objects as files lie in directories of our own, or are named as serving engines name theirs
-(`--layout`). Only vLLM's layout also writes as that engine does.
+Objects stored as files lie in directories of kvreplay's own, or are named as serving engines name
+theirs (`--layout`). Only vLLM's layout also makes the system calls of its engine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ FILE_NAME = re.compile(
 
 
 class FileLayout(StrEnum):
-    """What `--layout` takes."""
+    """Values of `--layout`."""
 
     HASHED = "hashed"
     FLAT = "flat"
@@ -78,12 +78,14 @@ _NAMES: dict[FileLayout, Callable[[str, str], str]] = {
     ),
     FileLayout.LMCACHE: lambda _obj, digest: f"kvreplay@1@0@{digest}@bfloat16.pt",
 }
-"""The path below the root, of the 16 hexadecimal digits of an object's id and of those of its hash.
+"""Functions that build an object's path below the root.
+
+Their arguments are the 16 hexadecimal digits of the object's id, and those of its hash.
 """
 
 
 def mixed(object_id: int) -> int:
-    """Return 64 bits for an object id in which any digit tells ids apart, as in a hash."""
+    """Return a 64-bit hash of an object id, all of whose digits differ between neighbouring ids."""
     product = (object_id + 1) * SPREAD & _MASK
     return product ^ (product >> 32)
 
@@ -95,31 +97,35 @@ def path_function(layout: FileLayout, root: str) -> Callable[[int], str]:
 
 
 def name_template(layout: FileLayout) -> tuple[bytes, list[tuple[int, int, bool]]]:
-    """Return an object's path below the root with zeros for its digits, and of each.
+    """Return an object's path below the root as a template for compiled code.
 
-    Where, its shift, if of the hash.
-
-    The form for compiled code.
+    The path has zeros for all digits. Beside it, for each digit: its index in the path, the bits
+    by which the number is shifted right for it, and whether the number is the hash, not the id.
     """
-    # A character that no path has for each digit: first those of the id.
-    marks = "".join(chr(at) for at in range(2 * _DIGITS))
-    path, digits = _NAMES[layout](marks[:_DIGITS], marks[_DIGITS:]), []
-    for at, mark in enumerate(path):
+    # Each digit is marked by a character that no path has: first the id's digits, then the hash's.
+    marks = "".join(chr(code) for code in range(2 * _DIGITS))
+    path = _NAMES[layout](marks[:_DIGITS], marks[_DIGITS:])
+    digits = []
+    for index, mark in enumerate(path):
         if mark in marks:
-            digits.append((at, 4 * (_DIGITS - 1 - ord(mark) % _DIGITS), ord(mark) >= _DIGITS))
+            shift = 4 * (_DIGITS - 1 - ord(mark) % _DIGITS)
+            digits.append((index, shift, ord(mark) >= _DIGITS))
     return "".join("0" if mark in marks else mark for mark in path).encode(), digits
 
 
 def make_directories(layout: FileLayout, root: str, objects: int) -> None:
-    """Make the directories that ids below `objects` need in `root`, where a layout has few.
+    """Make the directories in `root` that ids below `objects` need, if the layout has few of them.
 
-    Else writes make them.
+    For layouts with many, writes make the directories.
     """
     if layout is FileLayout.HASHED:
-        # To make and to remove one can take milliseconds; of a thousand ids nearly all have some.
+        # Making and removing a directory can take milliseconds, so a few objects get only the
+        # directories they need. A thousand objects use nearly all of them.
         is_few = objects < 4 * _SUBDIRECTORIES
         for index in (
-            {mixed(at) >> 56 for at in range(objects)} if is_few else range(_SUBDIRECTORIES)
+            {mixed(object_id) >> 56 for object_id in range(objects)}
+            if is_few
+            else range(_SUBDIRECTORIES)
         ):
             path = f"{root}/{index:02x}"
             try:
@@ -133,28 +139,26 @@ def make_directories(layout: FileLayout, root: str, objects: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class StorageOptions:
-    """How storage tiers do I/O: fields of `Config`, by their names there."""
+    """Options of I/O on storage tiers, named as the fields of `Config`."""
 
     is_buffered: bool = False
-    """Through the page cache instead of O_DIRECT; only for `--buffered`."""
+    """Whether I/O goes through the page cache instead of O_DIRECT (`--buffered`)."""
     fsync: str = "never"
-    """`never`, or `close`.
-
-    Fdatasync before a written file is closed, within the operation's time.
+    """`never`, or `close`: fdatasync before a written file is closed, within the operation's time.
     """
     advice: str = "none"
     """The posix_fadvise advice for buffered files.
 
-    `none`, `sequential` when one is opened, or `dontneed`.
+    `none`, `sequential` when a file is opened, or `dontneed` when it is closed.
     """
     is_kept: bool = False
-    """Leave files at the end."""
+    """Whether files stay at the end."""
     is_taking_over: bool = False
-    """Files that were left are not removed at the start, but by `FileTier.take_over`."""
+    """Whether files of an earlier run stay at the start, until `FileTier.take_over`."""
     is_destroying: bool = False
     """Whether block devices may be overwritten; only for `--destroy-data`."""
     overwritten: str | None = None
-    """Signatures on block devices that may be lost, with commas between them.
+    """Signatures on block devices that may be overwritten, separated by commas.
 
     Only for `--overwrite-signature`.
     """
@@ -171,9 +175,9 @@ class Holding:
     peak_bytes: Sequence[int]
     """Peak of each drive, with every object at its final length."""
     grown: Mapping[int, int] = field(default_factory=dict)
-    """Maximum length of each object that later writes extend, by object id."""
+    """Final length of each object that later writes extend, by object id."""
     ahead_bytes: int = 0
-    """How much may be written before deletes that the trace has before it."""
+    """Bytes that may be written before deletes that precede them in the trace."""
     together_bytes: Sequence[int] = ()
     """Peak of each drive, over all tiers that share its space."""
     objects: int = sys.maxsize
@@ -181,14 +185,14 @@ class Holding:
 
 
 Handle = Any
-"""What the library of a tier that Python serves names an open object by."""
+"""The name that a Python tier's library gives to an open object."""
 
 
 class TierKind(IntEnum):
-    """How the engine does a tier's operations, by the numbers of replay.h."""
+    """The engine's ways to perform a tier's operations, by the numbers of replay.h."""
 
     NOTHING = 0
-    """They take no time, and nothing moves."""
+    """Operations take no time, and no data moves."""
     EXTENTS = 1
     """Objects are extents of open files or devices."""
     FILES = 2
@@ -196,28 +200,28 @@ class TierKind(IntEnum):
     MEMORY = 3
     """Objects lie in memory; threads copy to and from there."""
     MODELLED = 4
-    """Nothing moves, and a model says the times."""
+    """No data moves, and a model gives the times."""
     PYTHON = 5
-    """The tier's own methods do them."""
+    """The tier's own methods perform the operations."""
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """How long operations take: each direction is one first-come server."""
+    """A model of operation times: each direction is one first-come, first-served server."""
 
     read_bytes_per_s: int
     write_bytes_per_s: int
     latency_ns: int
-    """Latency of one operation, which begins when the server is done with it."""
+    """Latency of one operation, added after its time on the server."""
     concurrency: int = 0
     """Operations served at once, which bounds their rate by the latency; 0 is unbounded."""
     source: str
-    """Where the numbers come from."""
+    """Origin of the numbers."""
 
     @property
     def least_ns(self) -> int:
-        """For how long an operation has the server to itself, at least.
+        """The minimum time for which an operation occupies the server.
 
-        More if its bytes take longer.
+        Its bytes may take longer.
         """
         return self.latency_ns // self.concurrency if self.concurrency else 0
 
@@ -231,22 +235,22 @@ class Service(msgspec.Struct, frozen=True, kw_only=True):
 
 
 NativeDrive = REPLAY.struct("Drive")
-"""One directory, file or device of a tier, or its memory, as the engine finds it."""
+"""The C struct of one directory, file or device of a tier, or of its memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Native:
-    """A tier that is open, as the engine finds it."""
+    """The description of an open tier for the C engine."""
 
     kind: TierKind
     drives: Sequence[ctypes.Structure] = ()
-    """Its drives, as structs NativeDrive."""
+    """Structs of the type NativeDrive."""
     fields: Mapping[str, int] = field(default_factory=dict)
-    """More of the struct Tier of replay.h, by its names."""
+    """Further fields of the struct Tier of replay.h."""
     layout: FileLayout | None = None
     service: Service | None = None
     drive_of: np.ndarray | None = None
-    """uint8 an object id; None where there is one drive."""
+    """Index of each object's drive: uint8, by object id. None if there is one drive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,26 +263,26 @@ class Region:
 
 
 class Tier:
-    """A place that holds objects; what its kind does not say otherwise is as here.
+    """A place that stores objects, with the defaults of all kinds of tiers.
 
-    Where `native` names no other way, operations are done by its own methods, `reserve` to
-    `delete`, from many threads.
+    Unless `native` returns another kind than PYTHON, many threads perform operations by the methods
+    `reserve` to `delete`.
     """
 
     name: str
     target: str
     engine: str
-    """The name of its I/O path in the tables."""
+    """Name of the I/O path in the tables."""
     alignment = 1
-    """Offsets and lengths asked of it are padded to this many bytes."""
+    """Offsets and lengths of I/O are padded to multiples of this many bytes."""
     is_simulated = False
-    """Whether nothing moves."""
+    """Whether no data moves."""
     has_times = True
-    """Whether its operations have times: measured ones, or a model's."""
+    """Whether operations have times: measured ones, or a model's."""
     service: Service | None = None
-    """The model of its times."""
+    """The model of operation times."""
     has_ring = False
-    """Whether a ring does its operations; then it is on storage."""
+    """Whether an io_uring may perform the operations; then the tier is on storage."""
     is_copied = False
     """Whether threads copy its data to and from memory."""
     is_of_gpu = False
@@ -286,17 +290,17 @@ class Tier:
     drives: Sequence[Drive] = ()
     """The directories, files and devices that it lies on; none if it is not on storage."""
     write_streams = 0
-    """How many streams each request of a ring may name; 0: none."""
+    """Number of write streams that io_uring requests may name; 0 if there are none."""
     _holding = Holding([0])
 
     def expect(self, holding: Holding) -> None:
-        """Take note, before `open`, of what the replay will store there."""
+        """Note, before `open`, the space that the replay needs there."""
         self._holding = holding
 
     def place(self) -> bool:
-        """Take note, before `open`, that writes have streams.
+        """Note, before `open`, that writes have streams.
 
-        Return whether it can tell drives of them.
+        Return whether the tier can pass streams on to drives.
         """
         return False
 
@@ -310,7 +314,7 @@ class Tier:
         """
 
     def native(self) -> Native:
-        """Return how the engine does its operations, once it is open."""
+        """Return the description for the C engine of the open tier."""
         return Native(TierKind.PYTHON)
 
     def facts(self) -> dict[str, object]:
@@ -318,20 +322,20 @@ class Tier:
         return {"is_simulated": self.is_simulated}
 
     def warnings(self) -> list[str]:
-        """Return the warnings for a reader of the figures, when the run is over."""
+        """Return warnings about the figures, after the run."""
         return []
 
     def close(self) -> None:
-        """Give up the target and remove our own files."""
+        """Release the target and remove our own files."""
 
     def path(self, object_id: int) -> str | None:
-        """Return where an object lies, if that has a name."""
+        """Return the path or URI of an object, if it has one."""
 
     def why_no_room(self, object_id: int) -> str | None:
-        """Return why an object found no room, as far as the tier knows."""
+        """Return the reason why an object found no space, if the tier knows it."""
 
     def why_failed(self, code: int) -> str:
-        """Return words for the failure of an operation that ended with errno `code`."""
+        """Return a description of the failure of an operation that ended with errno `code`."""
         return os.strerror(code)
 
     def reserve(self, object_id: int, end: int) -> None:
@@ -341,7 +345,10 @@ class Tier:
         """
 
     def stage(self, data: memoryview) -> None:
-        """Copy generated data to where its write starts from, such as the GPU; not measured."""
+        """Copy generated data to the memory that its write reads, such as the GPU's.
+
+        Not measured.
+        """
 
     def begin(self, op: int, object_id: int) -> Handle:
         """Return a handle for reading or writing the object; part of the operation's time."""
@@ -352,14 +359,14 @@ class Tier:
         raise NotImplementedError
 
     def read(self, handle: Handle, offset: int, into: memoryview) -> int:
-        """Read up to `len(into)` bytes from `offset`; return how many came."""
+        """Read up to `len(into)` bytes from `offset`; return the number of bytes read."""
         raise NotImplementedError
 
     def end(self, op: int, handle: Handle) -> None:
-        """Finish with a handle; part of the operation's time."""
+        """Close a handle; part of the operation's time."""
 
     def delete(self, object_id: int) -> None:
-        """Remove the object and free what it took."""
+        """Remove the object and free its space."""
         raise NotImplementedError
 
 
@@ -375,16 +382,16 @@ class Drive(Tier):
         self.drives = (self,)
         self.is_buffered, self.is_synced = options.is_buffered, options.fsync == "close"
         self._direct: DirectIo | None = None
-        self._found: dict[str, object] = {}
+        self._device_facts: dict[str, object] = {}
         """Facts of the filesystem and the device.
 
         They are read when the tier is opened, because the target may be gone by the end.
         """
 
     def region(self, peak_bytes: int) -> AbstractContextManager[Region]:
-        """Return the region to be written full.
+        """Return the region that preconditioning fills.
 
-        A file of `peak_bytes` in a directory, else all there is.
+        A new file of `peak_bytes` in a directory, else the whole file or device.
         """
         raise NotImplementedError
 
@@ -399,7 +406,7 @@ class Drive(Tier):
 
     def _too_small(self, peak_bytes: int, free_bytes: int) -> DeviceError:
         return DeviceError(
-            f"{self.target}: the replay holds up to {format_bytes(peak_bytes)} there, but only "
+            f"{self.target}: the replay needs up to {format_bytes(peak_bytes)} there, but only "
             f"{format_bytes(free_bytes)} is free; replay less with --limit"
         )
 
@@ -418,12 +425,10 @@ BY_ID = (
 
 
 def spread(trace: Path, drives: int) -> tuple[np.ndarray, str]:
-    """Return uint8 an object id, which of `drives` it lies on, and the rule.
+    """Return the drive index of each object (uint8, by object id), and the rule that gives it.
 
-    By key, or by id without objects table.
-
-    It follows from the trace alone, so that a later run, or `recover`, finds objects where they
-    lie.
+    The object's key selects the drive, or its id if there is no objects table. The result follows
+    from the trace alone, so that a later run, or `recover`, finds the objects.
     """
     if objects_path(trace).is_file():
         return drive_by_key(trace, drives), BY_KEY
@@ -435,26 +440,26 @@ def spread(trace: Path, drives: int) -> tuple[np.ndarray, str]:
 
 
 def drive_by_key(trace: Path, drives: int) -> np.ndarray:
-    """Return uint8 an object id: which of `drives` its key in the objects table names."""
-    parts = [np.zeros(0, np.uint8)]
+    """Return the drive index of each object (uint8, by object id), from its key."""
+    chunks = [np.zeros(0, np.uint8)]
     for batch in open_table(objects_path(trace), OBJECTS).batches(["key"]):
         hashes = (
             blake2b(key.encode(), digest_size=8).digest() for key in batch.column("key").to_pylist()
         )
-        parts.append(
-            np.array([int.from_bytes(found, "little") % drives for found in hashes], np.uint8)
+        chunks.append(
+            np.array([int.from_bytes(digest, "little") % drives for digest in hashes], np.uint8)
         )
-    return np.concatenate(parts)
+    return np.concatenate(chunks)
 
 
 def drive_by_id(ids: int, drives: int) -> np.ndarray:
-    """Return uint8 for each of the ids 0 to `ids`: which of `drives` it names (BY_ID).
+    """Return the drive index (uint8) of each of the ids 0 to `ids`, by the rule BY_ID.
 
-    Neighbours, which are often moved together, lie on different drives, each of which holds as many
-    of them; the mixing keeps ids at any fixed distance from falling on one drive.
+    Neighbouring objects are often read or written together, so they are spread evenly over the
+    drives. The mixing keeps ids at a fixed distance from all falling on one drive.
     """
     runs: np.ndarray = np.arange(-(-ids // drives), dtype=np.uint64)
-    # SplitMix64's output for each run as its state before. Source: Steele, Lea, Flood 2014.
+    # SplitMix64's output, with the run's index as its state. Source: Steele, Lea, Flood 2014.
     mixed = runs + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ mixed >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ mixed >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)
@@ -463,23 +468,22 @@ def drive_by_id(ids: int, drives: int) -> np.ndarray:
 
 
 class SeveralDrives(Tier):
-    """A tier whose objects lie on `drives`, all of one kind."""
+    """A tier on several drives, all of one kind."""
 
     def __init__(self, name: str, drives: Sequence[Drive], drive_of: np.ndarray, rule: str) -> None:
-        """Store the tier `name` on `drives`; `drive_of` says by object id on which, by `rule`."""
+        """Store the tier `name` on `drives`.
+
+        `drive_of` is the drive's index by object id, and `rule` describes how it was chosen.
+        """
         self.name, self.target = name, ",".join(drive.target for drive in drives)
         self.alignment = max(drive.alignment for drive in drives)
-        self.drive_of, self.rule, self.drives, self._of = (
-            drive_of,
-            rule,
-            drives,
-            memoryview(drive_of.data),
-        )
+        self.drive_of, self.rule, self.drives = drive_of, rule, drives
+        self._drive_indices = memoryview(drive_of.data)
         self.has_ring = all(drive.has_ring for drive in drives)
 
     @property
     def engine(self) -> str:
-        """The name of its I/O path in the tables."""
+        """Name of the I/O path in the tables."""
         return self.drives[0].engine
 
     @engine.setter
@@ -488,12 +492,16 @@ class SeveralDrives(Tier):
             drive.engine = name
 
     def expect(self, holding: Holding) -> None:
-        """Pass on to each drive what it is to hold."""
-        for at, drive in enumerate(self.drives):
-            grown = {obj: size for obj, size in holding.grown.items() if self._of[obj] == at}
+        """Pass on to each drive the space that its objects need."""
+        for index, drive in enumerate(self.drives):
+            grown = {
+                object_id: size
+                for object_id, size in holding.grown.items()
+                if self._drive_indices[object_id] == index
+            }
             drive.expect(
                 Holding(
-                    holding.peak_bytes[at : at + 1],
+                    holding.peak_bytes[index : index + 1],
                     grown,
                     holding.ahead_bytes,
                     objects=holding.objects,
@@ -508,10 +516,10 @@ class SeveralDrives(Tier):
 
     def drive(self, object_id: int) -> Drive:
         """Return the drive that an object lies on."""
-        return self.drives[self._of[object_id]]
+        return self.drives[self._drive_indices[object_id]]
 
     def place(self) -> bool:
-        """Let each drive know that writes have streams."""
+        """Tell each drive that writes have streams."""
         for drive in self.drives:
             drive.place()
         self.has_ring = all(drive.has_ring for drive in self.drives)
@@ -519,35 +527,35 @@ class SeveralDrives(Tier):
         return True
 
     def native(self) -> Native:
-        """Return how the engine finds all drives."""
-        each = [drive.native() for drive in self.drives]
-        fields = {**each[0].fields, "write_streams": self.write_streams}
-        drives = [drive for of in each for drive in of.drives]
-        return replace(each[0], drives=drives, fields=fields, drive_of=self.drive_of)
+        """Return the description of all drives for the C engine."""
+        natives = [drive.native() for drive in self.drives]
+        fields = {**natives[0].fields, "write_streams": self.write_streams}
+        drives = [drive for native in natives for drive in native.drives]
+        return replace(natives[0], drives=drives, fields=fields, drive_of=self.drive_of)
 
     def path(self, object_id: int) -> str | None:
-        """Return where an object lies, if it is a file."""
+        """Return the path of an object, if it is a file."""
         return self.drive(object_id).path(object_id)
 
     def why_no_room(self, object_id: int) -> str | None:
-        """Return why an object finds no extent on its drive."""
+        """Return the reason why an object finds no extent on its drive."""
         return self.drive(object_id).why_no_room(object_id)
 
     def facts(self) -> dict[str, object]:
         """Return the facts that all drives share, null where they differ, and those of each drive."""
-        each = [drive.facts() for drive in self.drives]
+        drive_facts = [drive.facts() for drive in self.drives]
         shared = {
-            name: value if all(f[name] == value for f in each) else None
-            for name, value in each[0].items()
+            name: value if all(facts[name] == value for facts in drive_facts) else None
+            for name, value in drive_facts[0].items()
         }
         drives = [
             {"target": drive.target, **facts}
-            for drive, facts in zip(self.drives, each, strict=True)
+            for drive, facts in zip(self.drives, drive_facts, strict=True)
         ]
         return shared | {"placement": self.rule, "drives": drives}
 
     def close(self) -> None:
-        """Give up all drives, whatever happens to one of them."""
+        """Close all drives, even if closing one of them fails."""
         with ExitStack() as stack:
             for drive in self.drives:
                 stack.callback(drive.close)

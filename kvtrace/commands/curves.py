@@ -1,33 +1,28 @@
-"""Hits against capacity.
-
-Of one cache (sim: at given capacities, mrc: at all), and which ones a load needs (size).
-"""
+"""The commands `sim`, `mrc` and `size`: hits against capacity, and the capacities for a target."""
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from kvtrace.commands import options as common
+import kvtrace
+from kvtrace.commands.options import AsJson, RequestFile, TargetHit, TargetTtft
 from kvtrace.core import units
 from kvtrace.core.app import Plot, command_line, emit_json, log, option, progress
-from kvtrace.core.document import document as doc
 from kvtrace.core.document.page import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.statistics import parse_endurance
-from kvtrace.llm.catalogue import find_model
-from kvtrace.llm.serving import INSTANT
+from kvtrace.studies import gen_options
 
-if TYPE_CHECKING:
-    pass
+INSTANT = "instant"
+"""The GPU whose computing takes no time."""
 
 
 def sim(
-    file: common.RequestFile,
+    file: RequestFile,
     capacity_blocks: str = option(
         "Capacities in blocks, comma-separated; `unlimited` is allowed.", ...
     ),
@@ -38,10 +33,10 @@ def sim(
     full_blocks: bool = option(
         "Ignore partial last blocks of prompts, as gen and mrc do.", False, "--full-blocks"
     ),
-    seed: common.Seed = 42,
-    as_json: common.AsJson = False,
+    seed: gen_options.Seed = 42,
+    as_json: AsJson = False,
     *,
-    source: common.SourceArguments,
+    source: gen_options.SourceArguments,
 ) -> None:
     """Count the hits of one cache over a request trace, for each capacity, block by block in file
     order.
@@ -54,62 +49,21 @@ def sim(
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
     kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
-    from kvtrace.curves.documents import bounded_capacity
-    from kvtrace.curves.mrc import check_policy
-    from kvtrace.curves.stack import optimal_uses, policy_uses
-    from kvtrace.sim.chains import block_chains, chunk_chains
-    from kvtrace.sim.policies import Policy
-    from kvtrace.sim.presets.tier import MAX_TTL_NS
-
-    capacities, chosen = (
-        [_capacity(text) for text in capacity_blocks.split(",")],
-        check_policy(policy),
-    )
-    if (chosen == Policy.TTL) != (ttl is not None):
-        raise ConfigError("--policy ttl needs --ttl, such as 10m, and --ttl needs --policy ttl")
-    ttl_ns = units.parse_duration_ns(ttl) if ttl is not None else 0
-    if ttl is not None and not 0 < ttl_ns <= MAX_TTL_NS:
-        raise ConfigError(f"--ttl {ttl}: must be > 0, and at most {MAX_TTL_NS // 10**9} s")
     requests = source.read(file, seed)
-    if not requests.block_tokens:
-        raise ConfigError(f"{file} has no block ids, which kvtrace sim counts: use kvtrace gen")
-    chains = (
-        chunk_chains(requests, requests.block_tokens) if full_blocks else block_chains(requests)
+    capacities = [_capacity(text) for text in capacity_blocks.split(",")]
+    counts = kvtrace.count_hits(
+        requests, capacities, policy=policy, ttl=ttl, full_blocks=full_blocks
     )
-    found = policy_uses(chains, capacities, chosen, arrival_ns=requests.arrival_ns, ttl_ns=ttl_ns)
-    hits, best = (
-        [uses.hits for uses in each] for each in (found, optimal_uses(chains, capacities))
-    )
-    references, points = len(chains.slots), list(zip(capacities, hits, best, strict=True))
     if as_json:
-        results = [{"capacity_blocks": c, "hits": h, "optimal_hits": b} for c, h, b in points]
-        counts = {"requests": len(requests), "references": references, "results": results}
-        emit_json(
-            {"policy": policy, "ttl_ns": ttl_ns or None, **counts, "full_blocks": full_blocks}
-        )
-        return
-    blocks = "full blocks" if full_blocks else "partial last blocks included"
-    title = (
-        f"{policy}: {units.counted(references, 'reference')} of"
-        f" {units.counted(len(requests), 'request')}, {blocks}"
-    )
-    columns = [
-        doc.ReportColumn("capacity_blocks", "capacity in blocks", doc.Unit.COUNT),
-        doc.ReportColumn("hits", unit=doc.Unit.COUNT),
-        doc.ReportColumn("hit_ratio", "hit ratio", doc.Unit.SHARE),
-        doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE),
-    ]
-    rows = [
-        [bounded_capacity(c), h, *(n / references if references else None for n in (h, b))]
-        for c, h, b in points
-    ]
-    show_tables([doc.table_of(title, doc.Sheet.SUMMARY, columns, rows)])
+        emit_json(counts.to_dict())
+    else:
+        show_tables(counts.document().chapters[0].tables)
 
 
 def mrc(
-    file: common.RequestFile,
+    file: RequestFile,
     model: str = option("The model whose KV cache is simulated.", "llama3.1-8b"),
-    kv_dtype: common.KvDtype = None,
+    kv_dtype: gen_options.KvDtype = None,
     chunk_tokens: int | None = option(
         "Tokens per object.  [default: the source's blocks]", min=1, max=2**31 - 1
     ),
@@ -122,11 +76,11 @@ def mrc(
         " as make a million references]"
     ),
     plot_to: Plot = None,
-    max_requests: common.MaxRequests = None,
-    seed: common.Seed = 42,
-    as_json: common.AsJson = False,
+    max_requests: gen_options.MaxRequests = None,
+    seed: gen_options.Seed = 42,
+    as_json: AsJson = False,
     *,
-    source: common.SourceArguments,
+    source: gen_options.SourceArguments,
 ) -> None:
     """Print hits, and bytes read and written, against the capacity of one tier alone.
 
@@ -144,23 +98,21 @@ def mrc(
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
     kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
     """
-    from kvtrace.curves import mrc as curves
-    from kvtrace.curves.documents import curve_document
-    from kvtrace.curves.mrc import check_policy
-
-    shape, chosen = find_model(model, kv_dtype), check_policy(policy)
     if plot_to is not None:
         check_drawing(plot_to)
-    requests = source.read(file, seed, max_requests)
-    found = curves.sweep(requests, shape, chunk_tokens, points, chosen, sample)
-    shown = curve_document(found, policy)
-    if plot_to is not None:
-        write_drawing(
-            plot_to, replace(shown, name=f"Hits for {file.name}, {model}"), command_line()
-        )
-    answer(
-        {"model": model, "source": requests.origin, **asdict(found)}, lambda: shown, as_json=as_json
+    curve = kvtrace.capacity_curve(
+        source.read(file, seed, max_requests),
+        policy=policy,
+        points=points,
+        model=model,
+        kv_dtype=kv_dtype,
+        chunk_tokens=chunk_tokens,
+        sample=sample,
     )
+    if plot_to is not None:
+        name = f"Hits for {file.name}, {model}"
+        write_drawing(plot_to, replace(curve.document(), name=name), command_line())
+    answer(curve.to_dict(), curve.document, as_json=as_json)
 
 
 def _capacity(text: str) -> int | None:
@@ -185,8 +137,8 @@ def size(
     file: Annotated[
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
     ] = None,
-    target_hit: common.TargetHit = None,
-    target_ttft: common.TargetTtft = None,
+    target_hit: TargetHit = None,
+    target_ttft: TargetTtft = None,
     dram: str | None = option(
         "DRAM capacities, comma-separated, such as 0,256GiB,1TiB.  [default: 2, by the load]"
     ),
@@ -201,13 +153,13 @@ def size(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
     page: Plot = None,
-    as_json: common.AsJson = False,
+    as_json: AsJson = False,
     *,
-    stack: common.StackArguments,
-    users: common.UserArguments,
-    run: common.RunArguments,
-    source: common.SourceArguments,
-    turns: common.TurnsOption = None,
+    stack: gen_options.StackArguments,
+    users: gen_options.UserArguments,
+    run: gen_options.RunArguments,
+    source: gen_options.SourceArguments,
+    turns: gen_options.TurnsOption = None,
 ) -> None:
     """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token.
 
@@ -224,33 +176,28 @@ def size(
     kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
-    from kvtrace.curves.size import parse_target
-    from kvtrace.curves.sizing import size_scenario
-
-    target, worn = parse_target(target_hit, target_ttft), parse_endurance(endurance)
-    if target is None:
-        raise ConfigError("give a target: --target-hit 80%, or --target-ttft p99=2s")
     texts = {"dram": dram, "nvme": nvme}
     capacities = {
         role: _parse_capacities(text, f"--{role}")
         for role, text in texts.items()
         if text is not None
     }
-    prices = _parse_prices(price or [])
+    byte_prices = _parse_prices(price or [])
     if page is not None:
         check_drawing(page)
-    is_computing_ignored = file is not None and target.first_token is None and stack.gpu is None
-    scenario = common.prepare(
+    is_computing_ignored = file is not None and target_ttft is None and stack.gpu is None
+    scenario = gen_options.prepare(
         file, stack, users, run, source, turns, gpu=INSTANT if is_computing_ignored else None
     )
     with progress("simulating", 1.0) as tick:
-        sizing = size_scenario(
+        sizing = kvtrace.size_scenario(
             scenario,
-            target,
+            target_hit=target_hit,
+            target_ttft=target_ttft,
             settings=stack.settings or (),
             capacities=capacities,
-            prices=prices,
-            endurance=worn,
+            byte_prices=byte_prices,
+            endurance=endurance,
             sample=sample,
             is_computing_ignored=is_computing_ignored,
             progress=tick,
@@ -265,22 +212,17 @@ def size(
 
 
 def _parse_capacities(text: str, flag: str) -> list[int | None]:
-    from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
-
-    found: list[int | None] = []
+    capacities: list[int | None] = []
     for part in text.split(","):
-        if (said := part.strip()) != "0" and said[-1:].isdigit():
-            raise ConfigError(f"{flag} {said}: no unit; write {said}GiB, or unlimited")
-        capacity = None if part.strip() in ("unlimited", "inf") else units.parse_bytes(part)
-        if capacity is not None and capacity > MAX_CAPACITY_BYTES:
-            raise ConfigError(
-                f"{flag} {part.strip()}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited"
-            )
-        if capacity not in found:
-            found.append(capacity)
-    if len(found) > MAX_POINTS:
-        raise ConfigError(f"{flag}: {len(found)} capacities; at most {MAX_POINTS}")
-    return found
+        size = part.strip()
+        if size != "0" and size[-1:].isdigit():
+            raise ConfigError(f"{flag} {size}: no unit; write {size}GiB, or unlimited")
+        capacity = None if size in ("unlimited", "inf") else units.parse_bytes(part)
+        if capacity not in capacities:
+            capacities.append(capacity)
+    if len(capacities) > MAX_POINTS:
+        raise ConfigError(f"{flag}: {len(capacities)} capacities; at most {MAX_POINTS}")
+    return capacities
 
 
 def _parse_prices(texts: list[str]) -> dict[str, float] | None:

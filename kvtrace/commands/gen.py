@@ -12,16 +12,17 @@ from typing import Annotated
 
 import typer
 
-from kvtrace.commands import options as common
-from kvtrace.commands.options import given
+import kvtrace
+from kvtrace.commands.options import AsJson
 from kvtrace.core.app import command_line, log, option, progress
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.json_types import JsonObject
-from kvtrace.core.units import (
-    parse_duration_ns,
-)
-from kvtrace.llm.catalogue import find_model
+from kvtrace.core.parameters import named
+from kvtrace.core.units import parse_duration_ns
+from kvtrace.studies import gen_options
+
+TRAINING = "checkpoint"
+"""The preset of a training run, which has no KV cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +43,8 @@ class CheckpointArguments:
 
 def gen_checkpoints(
     output: Path,
-    stack: common.StackArguments,
-    run: common.RunArguments,
+    stack: gen_options.StackArguments,
+    run: gen_options.RunArguments,
     training: CheckpointArguments,
     others: tuple[object, ...],
     *,
@@ -53,45 +54,27 @@ def gen_checkpoints(
 
     `others` are groups of options of which it has no use.
     """
-    from kvtrace.sim.presets.preset import load_training
-    from kvtrace.trace.checkpoint import Saving, document, notes, run_course, shard_bytes, write
-
     for name, value in chain.from_iterable(
-        given(group, *common.USED_BY_ALL).items() for group in (stack, run, *others)
+        gen_options.given(group, *gen_options.USED_BY_ALL).items()
+        for group in (stack, run, *others)
     ):
-        raise ConfigError(
-            f"{common.flag_of(name)} {value} needs a KV cache; --preset checkpoint has none"
+        raise ConfigError(f"{named(name, value)} needs a KV cache; --preset {TRAINING} has none")
+    with progress("writing", parse_duration_ns(run.duration or "1h")) as tick:
+        written = kvtrace.simulate_training(
+            output,
+            model=stack.model,
+            ranks=training.ranks,
+            every=training.every,
+            mtbf=training.mtbf,
+            settings=stack.settings or (),
+            duration=run.duration,
+            seed=run.seed,
+            argv=command_line(),
+            progress=tick,
         )
-    asked, name = load_training(stack.settings or (), given(training)), stack.model or MODEL
-    shape = find_model(name)
-    parameters = asked.parameters or shape.parameters
-    if not parameters:
-        raise ConfigError(
-            f"the number of parameters of {name} is not known: give it with --set"
-            " parameters=8030000000"
-        )
-    until_ns = parse_duration_ns(run.duration or DURATION)
-    course = run_course(asked, until_ns, run.seed)
-    if not course.events:
-        raise ConfigError(
-            f"--duration {run.duration or DURATION} ends before the first save, {asked.every} after"
-            " the start, or failures come before it; make it longer, or --every shorter"
-        )
-    model = {"name": name, "source": shape.source, "parameters": parameters}
-    job = Saving(asked, course, shard_bytes(asked, parameters), model, until_ns, run.seed)
-    with progress("writing", job.until_ns) as tick:
-        meta = write(output, job, command_line(), tick)
-    for note in notes(job):
+    for note in written.notes:
         log(f"note: {note}")
-    summary: JsonObject = {"file": str(output), "rows": meta.rows, "preset": meta.preset}
-    summary |= {name: meta.config[name] for name in ("model", "seed", "training")} | {
-        "stats": meta.stats
-    }
-    summary["parts"] = {
-        part: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
-        for part, sizes in job.shards.items()
-    }
-    answer(summary, lambda: document(summary), as_json=as_json)
+    answer(written.to_dict(), written.document, as_json=as_json)
 
 
 # Long: its options, and an example of each kind.
@@ -103,16 +86,16 @@ def gen(
         "The trace: *.parquet or *.csv.zst.", Path("trace.parquet"), "-o --output", writable=True
     ),
     *,
-    stack: common.StackArguments,
-    fleet: common.FleetArguments,
-    event: common.EventOption = None,
-    users: common.UserArguments,
-    run: common.RunArguments,
+    stack: gen_options.StackArguments,
+    fleet: gen_options.FleetArguments,
+    event: gen_options.EventOption = None,
+    users: gen_options.UserArguments,
+    run: gen_options.RunArguments,
     requests_out: Path | None = option("Also write the requests table here.", writable=True),
-    drive: common.DriveArguments,
-    as_json: common.AsJson = False,
-    source: common.SourceArguments,
-    turns: common.TurnsOption = None,
+    drive: gen_options.DriveArguments,
+    as_json: AsJson = False,
+    source: gen_options.SourceArguments,
+    turns: gen_options.TurnsOption = None,
     training: CheckpointArguments,
 ) -> None:
     """Simulate requests over the tiers of a preset and write the I/O as a trace, deletes included.
@@ -129,10 +112,8 @@ def gen(
     kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
     """
-    from kvtrace.sim.presets.preset import TRAINING
-
     if stack.preset == TRAINING:
-        if any(given is not None for given in (file, requests_out, turns)):
+        if any(argument is not None for argument in (file, requests_out, turns)):
             raise ConfigError(
                 "--preset checkpoint has no requests: leave FILE, --requests-out and --turns out"
             )
@@ -145,41 +126,30 @@ def gen(
             output, stack, run, training, (users, source, drive, fleet), as_json=as_json
         )
         return
-    for name, value in given(training).items():
+    for name, value in gen_options.given(training).items():
         raise ConfigError(
-            f"{common.flag_of(name)} {value} needs --preset checkpoint; {stack.preset} has no"
-            " training"
+            f"{named(name, value)} needs --preset {TRAINING}; {stack.preset} has no training"
         )
-    from kvtrace.sim.documents import simulation_document
-    from kvtrace.sim.simulate import write_scenario
-    from kvtrace.trace.inventory import monthly_costs
-
-    scenario = common.prepare(
+    scenario = gen_options.prepare(
         file, fleet.over(stack), users, run, source, turns, events=event or ()
     )
     fleet.check(scenario.preset)
-    drive.check(scenario.preset)
-    config = scenario.config
     with progress("simulating", scenario.planned_span_ns()) as tick:
-        trace, span_ns = write_scenario(
-            scenario, output, command_line(), requests_out, progress=tick
+        written = kvtrace.simulate_scenario(
+            scenario,
+            output,
+            argv=command_line(),
+            requests_output=requests_out,
+            drive_bytes=drive.drive_size,
+            endurance=drive.endurance,
+            progress=tick,
         )
-    meta = trace.metadata
-    for note in meta.notes:
+    for note in written.trace.metadata.notes:
         log(f"note: {note}")
-    facts = {name: config[name] for name in ("preset", "model", "seed", "serving")}
-    stats = trace.stats
-    assert stats is not None  # a simulation has just written them
-    summary = {"file": str(output), "rows": meta.rows, **facts, "stats": meta.stats}
-    summary["endurance"] = drive.wear(scenario.preset, stats.tiers, span_ns)
-    if costs := monthly_costs(output, scenario.preset.tiers, stats.tiers, span_ns):
-        summary["costs"] = costs
-    answer(summary, lambda: simulation_document(summary, stats), as_json=as_json)
-    if not as_json and stats.unplaced_objects:
+    answer(written.to_dict(), written.document, as_json=as_json)
+    unplaced = written.stats.unplaced_objects
+    if not as_json and unplaced:
         log(
-            f"note: {stats.unplaced_objects} objects were stored nowhere: too large for every tier, or no room in"
+            f"note: {unplaced} objects were stored nowhere: too large for every tier, or no room in"
             " the staging tier"
         )
-
-
-MODEL, DURATION = "llama3.1-8b", "1h"

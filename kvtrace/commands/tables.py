@@ -17,14 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from kvtrace.commands.options import (
-    AsJson,
-    MaxRequests,
-    Seed,
-    SourceArguments,
-    TensorParallel,
-    TraceFile,
-)
+from kvtrace.commands.options import AsJson, TraceFile
 from kvtrace.core.app import command_line, emit_json, log, noted_signals, option, progress
 from kvtrace.core.config import as_text
 from kvtrace.core.document.document import (
@@ -49,6 +42,7 @@ from kvtrace.core.units import (
     positive,
     printable,
 )
+from kvtrace.studies.gen_options import MaxRequests, Seed, SourceArguments, TensorParallel
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob

@@ -28,6 +28,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import add_options, named_as_options
 from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals
 from kvtrace.core.units import printable
 
@@ -173,6 +174,9 @@ class Command(TyperCommand):
         for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
             if RENAMED[name].split()[0] in known:
                 raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
+        add_options(
+            {p.name: p.opts[0] for p in self.params if p.opts[0].startswith("--") and p.name}
+        )
         ctx.meta[_ALL] = _ALL in ours
         QUIET.set(
             _QUIET in ours if ctx.parent else QUIET.get()
@@ -397,7 +401,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     Every error a user can cause is one line on stderr.
     """
     PROGRAM.set(program)
-    with raised_signals():
+    with raised_signals(), named_as_options():
         _run(app, program)
 
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from typing import Any
 
 import numpy as np
 
 from kvtrace.core import units
 from kvtrace.core.config import as_setting
 from kvtrace.core.document import document as doc
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
 from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
@@ -55,15 +55,15 @@ def curve_document(curve: HitCurve, policy: str) -> doc.Document:
     for sufficient in curve.enough:
         capacity_text = (
             "more than all objects"
-            if sufficient["capacity_bytes"] is None
-            else units.format_bytes(sufficient["capacity_bytes"])
+            if sufficient.capacity_bytes is None
+            else units.format_bytes(sufficient.capacity_bytes)
         )
-        if sufficient["is_at_most"] and sufficient["capacity_bytes"] is not None:
+        if sufficient.is_at_most and sufficient.capacity_bytes is not None:
             capacity_text = (
                 f"at most {capacity_text}, the smallest of these capacities that reaches it"
             )
         enough_lines.append(
-            f"{100 * sufficient['share_of_hits']:.0f} % of all possible hits: {capacity_text}"
+            f"{100 * sufficient.share_of_hits:.0f} % of all possible hits: {capacity_text}"
         )
     if not any(point.hits or point.passed_bytes for point in curve.points):
         enough_lines = ["no hits at any capacity: no request reuses an object"]
@@ -108,7 +108,7 @@ def _curves(curve: HitCurve) -> list[doc.Chart]:
     return charts
 
 
-def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> Any:
+def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> float | doc.Cell:
     """Return the hit ratio, with its error if it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
@@ -192,7 +192,7 @@ def _name_capacity(capacity: int | None, label: str) -> str:
 
 
 def size_document(
-    sizing: Sizing, stack: Stack, facts: dict[str, Any], target: Target, *, is_ordered: bool
+    sizing: Sizing, stack: Stack, facts: JsonObject, target: Target, *, is_ordered: bool
 ) -> doc.Document:
     """Return the answer as a document; `facts` holds preset, model and load.
 
@@ -313,7 +313,7 @@ def _tier_tables(point: Point) -> list[doc.ReportTable]:
     ]
 
 
-def bounded_capacity(capacity: int | None) -> Any:
+def bounded_capacity(capacity: int | None) -> int | doc.Cell:
     """Return a capacity as a cell of a table; null is `unlimited`."""
     return doc.Cell("unlimited", doc.Unit.TEXT) if capacity is None else capacity
 

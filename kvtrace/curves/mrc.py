@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from kvtrace.core import pl
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.units import parse_bytes
+from kvtrace.core.parameters import named
 from kvtrace.curves.stack import OPTIMAL, Estimate, LruCurve, estimate, lru_curve, optimal_uses
-from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.shape import ModelShape, bytes_per_token
-from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import chunk_chains
 from kvtrace.sim.policies import Policy
@@ -49,6 +44,17 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, slots=True)
+class SufficientCapacity:
+    """The capacity that reaches a share of all possible hits; null if no simulated one does."""
+
+    share_of_hits: float
+    capacity_objects: int | None
+    capacity_bytes: int | None
+    is_at_most: bool
+    """Whether a smaller capacity may suffice."""
+
+
+@dataclass(frozen=True, slots=True)
 class HitCurve:
     """A curve of points, and the capacities that reach given shares of all possible hits.
 
@@ -64,112 +70,17 @@ class HitCurve:
     requests: int
     references: int
     points: list[CurvePoint]
-    enough: list[dict[str, Any]]
-
-
-def hit_ratio_curve(
-    requests: Requests | str | Path,
-    *,
-    policies: Sequence[str] = ("lru",),
-    capacities: Sequence[str | int] | None = None,
-    points: int = 20,
-    model: str = "llama3.1-8b",
-    kv_dtype: str | None = None,
-    chunk_tokens: int | None = None,
-    sample: float | None = None,
-) -> pl.DataFrame:
-    """Return hit ratio against capacity of one cache tier alone, for each policy.
-
-    LRU is exact at every capacity, from one pass over the requests. Another policy is simulated at
-    each capacity, with samples of a large file.
-
-    Args:
-        requests: What `read_requests` returned, or the path of a file that it reads.
-        policies: Names of `policies()`: lru, lfu, fifo, clock, s3fifo, sieve, arc; or belady, the
-            optimum, which knows all later requests.
-        capacities: Sizes such as "64GiB", or numbers of bytes; rounded down to whole objects.
-            Default: `points` capacities from one object to all of them, log-spaced.
-        points: How many capacities if none are given.
-        model: The model whose KV cache is stored: it gives the bytes of an object.
-        kv_dtype: Element type of the cache. Default: the model's.
-        chunk_tokens: Tokens of an object. Default: those of the requests' blocks.
-        sample: Share of the objects to simulate for policies other than LRU; 1 is exact. Default:
-            1, or the share with a million references.
-
-    Returns:
-        One row for each policy and capacity: `policy`, `capacity_bytes`, `capacity_objects`,
-        `lookups`, `hits`, `hit_ratio`, `hit_ratio_error` (0 where exact), `optimal_hit_ratio`
-        (null where it was not computed), `read_bytes` and `written_bytes`.
-
-    Raises:
-        ConfigError: for an unknown policy or model, or if no prompt fills an object.
-
-    >>> import kvtrace as kt, polars as pl
-    >>> frame = pl.DataFrame({
-    ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
-    ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
-    ... })
-    >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
-    >>> curve = kt.hit_ratio_curve(requests, policies=["lru", "belady"], capacities=["4MiB", "8MiB"])
-    >>> curve.select("policy", "capacity_objects", "hits").rows()
-    [('lru', 2, 0), ('lru', 4, 2), ('belady', 2, 2), ('belady', 4, 2)]
-
-    """
-    if isinstance(requests, str | Path):
-        requests = read_requests(requests)
-    shape = find_model(model, kv_dtype)
-    object_bytes = (chunk_tokens or requests.block_tokens) * bytes_per_token(shape)
-    objects = None
-    if capacities is not None:
-        sizes = [
-            parse_bytes(capacity) if isinstance(capacity, str) else capacity
-            for capacity in capacities
-        ]
-        objects = [size // object_bytes for size in sizes] if object_bytes else None
-        if objects is not None and min(objects, default=0) < 1:
-            raise ConfigError(f"capacities: an object takes {object_bytes} bytes; none fits")
-    rows = []
-    for name in policies:
-        policy = check_policy(OPTIMAL if name == "belady" else name)
-        lru_needs_no_sample = None if policy == Policy.LRU else sample
-        curve = sweep(
-            requests, shape, chunk_tokens, points, policy, lru_needs_no_sample, objects=objects
-        )
-        rows += [
-            {
-                "policy": name,
-                "capacity_bytes": point.capacity_bytes,
-                "capacity_objects": point.capacity_objects,
-                "lookups": curve.references,
-                "hits": point.hits,
-                "hit_ratio": point.hit_ratio,
-                "hit_ratio_error": point.hit_ratio_error,
-                "optimal_hit_ratio": point.optimal_hit_ratio,
-                "read_bytes": point.read_bytes,
-                "written_bytes": point.written_bytes,
-            }
-            for point in curve.points
-        ]
-    return pl.DataFrame(rows, schema_overrides={"optimal_hit_ratio": pl.Float64})
-
-
-def policies() -> list[str]:
-    """Return the names of the eviction policies that `hit_ratio_curve` takes.
-
-    >>> import kvtrace as kt
-    >>> "s3fifo" in kt.policies()
-    True
-    """
-    return [str(policy) for policy in Policy if policy not in (Policy.SAE, Policy.TTL)] + ["belady"]
+    enough: list[SufficientCapacity]
 
 
 def check_policy(name: str) -> str:
-    """Return `name`.
+    """Return the policy `name`; "belady" is another name of the optimum.
 
     Raises:
         ConfigError: if no policy of one cache has this name.
 
     """
+    name = OPTIMAL if name == "belady" else name
     # SAE evicts by requests, not by references, so it needs a full simulation.
     policy_names = [*(str(policy) for policy in Policy if policy is not Policy.SAE), OPTIMAL]
     if name not in policy_names:
@@ -198,14 +109,20 @@ def sweep(
     requests.check_shared()
     if chunk_tokens is None and not requests.block_tokens:
         raise ConfigError(
-            "the source has no block ids: set the tokens of a chunk with --chunk-tokens"
+            f"the source has no block ids: set the tokens of a chunk with {named('chunk_tokens')}"
         )
     if policy == Policy.TTL:
-        raise ConfigError("--policy ttl: it depends on time more than on capacity; use kvtrace sim")
+        raise ConfigError(
+            f"{named('policy', 'ttl')}: it depends on time more than on capacity; use kvtrace sim"
+        )
     if policy == Policy.LRU and sample is not None:
-        raise ConfigError(f"--sample {sample:g}: lru is exact in one pass, and needs no sample")
+        raise ConfigError(
+            f"{named('sample', f'{sample:g}')}: lru is exact in one pass, and needs no sample"
+        )
     if sample is not None and not 0 < sample <= 1:
-        raise ConfigError(f"--sample {sample:g}: must be > 0 and at most 1 (all objects)")
+        raise ConfigError(
+            f"{named('sample', f'{sample:g}')}: must be > 0 and at most 1 (all objects)"
+        )
     tokens = chunk_tokens or requests.block_tokens
     chains = chunk_chains(requests, tokens)
     size = tokens * bytes_per_token(model)
@@ -268,7 +185,7 @@ def _point(estimated: Estimate, references: int, max_hits: int, size: int) -> Cu
 
 def _capacity_for_share(
     curve: LruCurve, points: list[CurvePoint], share: float, size: int, policy: str
-) -> dict[str, Any]:
+) -> SufficientCapacity:
     hits_wanted = int(np.ceil(share * int(curve.hits[-1])))
     if policy == Policy.LRU:
         capacity: int | None = int(np.searchsorted(curve.hits, hits_wanted))
@@ -276,9 +193,5 @@ def _capacity_for_share(
         capacity = next(
             (point.capacity_objects for point in points if point.hits >= hits_wanted), None
         )
-    return {
-        "share_of_hits": share,
-        "capacity_objects": capacity,
-        "capacity_bytes": None if capacity is None else capacity * size,
-        "is_at_most": policy != Policy.LRU,
-    }
+    capacity_bytes = None if capacity is None else capacity * size
+    return SufficientCapacity(share, capacity, capacity_bytes, policy != Policy.LRU)

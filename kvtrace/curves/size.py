@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
 from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
@@ -91,18 +92,18 @@ class Target:
 
 
 def parse_target(hit: str | None, ttft: str | None) -> Target | None:
-    """Return the target of `--target-hit` and `--target-ttft`; None if neither is given."""
+    """Return the target of `target_hit` and `target_ttft`; None if neither is given."""
     if hit is None and ttft is None:
         return None
     hit_ratio = None
     if hit is not None:
-        hit_ratio = parse_share(hit, "--target-hit")
+        hit_ratio = parse_share(hit, named("target_hit"))
         if not 0 < hit_ratio <= 1:
             hint = ""
             if 1 < hit_ratio <= 100 and "%" not in hit:  # noqa: PLR2004
                 hint = f"; {hit_ratio:g} % is written {hit_ratio:g}%"
             raise ConfigError(
-                f"--target-hit {hit}: must be > 0, and at most 100%, which is 1{hint}"
+                f"{named('target_hit', hit)}: must be > 0, and at most 100%, which is 1{hint}"
             )
     if ttft is None:
         return Target(hit_ratio)
@@ -111,11 +112,11 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     if not separator or name not in QUANTILES:
         percentiles = ", ".join(percentile.replace("_", ".") for percentile in QUANTILES)
         raise ConfigError(
-            f"--target-ttft {ttft}: write for example p99=2s; percentiles are {percentiles}"
+            f"{named('target_ttft', ttft)}: write for example p99=2s; percentiles are {percentiles}"
         )
     limit_ns = parse_duration_ns(limit)
     if not limit_ns:
-        raise ConfigError(f"--target-ttft {ttft}: must be > 0")
+        raise ConfigError(f"{named('target_ttft', ttft)}: must be > 0")
     return Target(hit_ratio, (f"{name}_ns", limit_ns))
 
 
@@ -598,9 +599,9 @@ class _Search:
         stack, requested_rate = self.stack, self.question.sample
         if requested_rate is not None and requested_rate < 1 and not stack.can_sample:
             raise ConfigError(
-                f"--sample {requested_rate:g}: leave it out; sampling needs chunks that FILE names,"
-                " full attention without store_queue, and computing and storage that take no time"
-                " (--gpu instant)"
+                f"{named('sample', f'{requested_rate:g}')}: leave it out; sampling needs chunks"
+                " that the requests name, full attention without store_queue, and computing and"
+                f" storage that take no time ({named('gpu', 'instant')})"
             )
         if requested_rate is not None or not stack.can_sample or stack.load.chains is None:
             return requested_rate or 1.0

@@ -15,7 +15,8 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
-from kvtrace.core.statistics import Endurance, parse_endurance
+from kvtrace.core.parameters import entry, named, setting
+from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
 from kvtrace.curves.documents import first_line, size_document
 from kvtrace.curves.points import Point, Stack, drive_of
@@ -24,6 +25,7 @@ from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.output import notes_of
+from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
 from kvtrace.sim.scenario import Scenario, build_scenario, settings_of
 from kvtrace.sim.simulation import has_times
 
@@ -207,9 +209,7 @@ def size(
     (True, ['dram', 'nvme'])
 
     """
-    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
-    if target is None:
-        raise ConfigError("give target_hit, such as 0.8, or target_ttft, such as 'p99=2s'")
+    target = _target_of(target_hit, target_ttft)
     if isinstance(requests, str | Path):
         requests = read_requests(requests, max_requests=max_requests, seed=seed)
     is_computing_ignored = requests is not None and target.first_token is None and gpu is None
@@ -229,14 +229,15 @@ def size(
     )
     return size_scenario(
         scenario,
-        target,
+        target_hit=target_hit,
+        target_ttft=target_ttft,
         settings=settings,
         capacities={
             role: [_parse_capacity(value) for value in values]
             for role, values in (capacities or {}).items()
         },
-        prices={role: price / _GIB for role, price in prices.items()} if prices else None,
-        endurance=parse_endurance(endurance),
+        byte_prices={role: price / _GIB for role, price in prices.items()} if prices else None,
+        endurance=endurance,
         sample=sample,
         is_computing_ignored=is_computing_ignored,
         progress=progress,
@@ -245,23 +246,51 @@ def size(
 
 def size_scenario(
     scenario: Scenario,
-    target: Target,
     *,
+    target_hit: float | str | None = None,
+    target_ttft: str | None = None,
     settings: Sequence[str] = (),
-    capacities: Mapping[str, list[int | None]],
-    prices: Mapping[str, float] | None = None,
-    endurance: Endurance | None = None,
+    capacities: Mapping[str, Sequence[int | None]] | None = None,
+    byte_prices: Mapping[str, float] | None = None,
+    endurance: str | None = None,
     sample: float | None = None,
     is_computing_ignored: bool = False,
     progress: Progress | None = None,
 ) -> SizeAnswer:
     """Find the capacities for a scenario; see `size`.
 
-    `capacities` and `prices` (of a byte) are by role. A tier whose capacity `settings` give is not
-    searched.
+    Args:
+        scenario: What `build_scenario` returned.
+        target_hit: As in `size`.
+        target_ttft: As in `size`.
+        settings: The KEY=VALUE knobs of the scenario. A tier whose capacity they give is not
+            searched.
+        capacities: Capacities in bytes by role; None is unlimited.
+        byte_prices: The price of a byte by role.
+        endurance: As in `size`.
+        sample: As in `size`.
+        is_computing_ignored: Whether the scenario's requests are served in the order of the file,
+            with computing that takes no time.
+        progress: As in `size`.
+
+    Raises:
+        ConfigError: as `size`.
+
+    >>> import kvtrace as kt
+    >>> scenario = kt.build_scenario(
+    ...     preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
+    ...     settings=["tiers.gpu.capacity=64MiB"],
+    ... )
+    >>> kt.size_scenario(scenario, target_hit=0.2).is_reached
+    True
+
     """
+    target = _target_of(target_hit, target_ttft)
+    drive_endurance = parse_endurance(endurance)
     if sample is not None and not 0 < sample <= 1:
-        raise ConfigError(f"--sample {sample:g}: must be > 0, and at most 1, which is all")
+        raise ConfigError(
+            f"{named('sample', f'{sample:g}')}: must be > 0, and at most 1, which is all"
+        )
     if (nodes := scenario.preset.fleet.nodes) > 1:
         raise ConfigError(
             f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan"
@@ -274,26 +303,30 @@ def size_scenario(
         scenario.load,
         scenario.ranks,
         scenario.span_ns,
-        endurance,
+        drive_endurance,
     )
-    if endurance is not None and drive_of(scenario.preset) is None:
+    if drive_endurance is not None and drive_of(scenario.preset) is None:
         names = ", ".join(tier.name for tier in scenario.preset.tiers)
         raise ConfigError(
-            f"--endurance: none of the tiers {names} is a drive: memory and buckets do not wear"
+            f"{named('endurance')}: none of the tiers {names} is a drive: memory and buckets do"
+            " not wear"
         )
     if target.first_token is not None and not has_times(stack.preset):
         raise ConfigError(
-            f"--target-ttft: nothing takes time with --gpu {stack.preset.gpu}; give --gpu h100, or"
-            " a tier a bandwidth with --set tiers.nvme.read_bandwidth=7GB"
+            f"{named('target_ttft')}: nothing takes time with {named('gpu', stack.preset.gpu)};"
+            f" give {named('gpu', 'h100')}, or a tier a bandwidth with"
+            f" {setting('tiers.nvme.read_bandwidth=7GB')}"
         )
-    known_prices = _check_prices(prices, list(stack.roles))
-    axes = dict(_settled_capacities(settings, stack)) | dict(capacities)
+    known_prices = _check_prices(byte_prices, list(stack.roles))
+    axes = dict(_settled_capacities(settings, stack))
+    for role, sizes in (capacities or {}).items():
+        axes[role] = [_checked_capacity(role, size_bytes) for size_bytes in sizes]
     tell = progress or (lambda _share: None)
     sizing = search_capacities(
         stack, Question(target, axes, known_prices, sample), lambda done, of: tell(done / of)
     )
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
-    if prices and sizing.chosen is not None and sizing.chosen.price is None:
+    if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
     return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
 
@@ -317,11 +350,33 @@ def _check_prices(
         return None
     for role in prices:
         if role not in roles:
-            raise ConfigError(f"--price: takes prices of {' and '.join(roles)} only, not of {role}")
+            raise ConfigError(
+                f"{named('prices')}: takes prices of {' and '.join(roles)} only, not of {role}"
+            )
     for role in roles:
         if role not in prices:
-            raise ConfigError(f"--price: add a price of {role}, such as --price {role}=0.1/GiB")
+            raise ConfigError(
+                f"{named('prices')}: add a price of {role}, such as"
+                f" {entry('prices', role, '0.1/GiB')}"
+            )
     return dict(prices)
+
+
+def _target_of(target_hit: float | str | None, target_ttft: str | None) -> Target:
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+    if target is None:
+        raise ConfigError(
+            f"give a target: {named('target_hit', '80%')}, or {named('target_ttft', 'p99=2s')}"
+        )
+    return target
+
+
+def _checked_capacity(role: str, capacity_bytes: int | None) -> int | None:
+    if capacity_bytes is not None and capacity_bytes > MAX_CAPACITY_BYTES:
+        raise ConfigError(
+            f"{named(role, capacity_bytes)}: at most {MAX_CAPACITY_BYTES} bytes, or unlimited"
+        )
+    return capacity_bytes
 
 
 def _parse_capacity(value: str | int | None) -> int | None:

@@ -31,7 +31,7 @@ FLOW = {
         "llm",
         "sim",
         "curves",
-        "study",
+        "studies",
         "trace",
         "commands",
         "",

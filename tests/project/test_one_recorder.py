@@ -18,7 +18,7 @@ from taken import counted, rows_of
 from kvdistill.formats.importing import summary_of_ops
 from kvreplay.plan.replay_config import Criteria
 from kvreplay.plan.row_ring import CORRUPT, DELETE, ERROR, OK, SKIPPED
-from kvreplay.ranks.parts import PartRun, RankReport, merge_figures, record_ranks
+from kvreplay.ranks.parts import RankReport, RankRun, merge_figures, record_ranks
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metrics import distribution, native, ops_table, recorder
 from kvtrace.core.metrics.distribution import ERROR as WITHIN
@@ -95,7 +95,7 @@ def write_ops(path: Path, rows: Any, asked_bytes: Any, late_ns: int = 0) -> Path
     return path
 
 
-def rank(folder: Path, number: int, rows: Any, asked_bytes: Any, figures: list[Figures]) -> PartRun:
+def rank(folder: Path, number: int, rows: Any, asked_bytes: Any, figures: list[Figures]) -> RankRun:
     """Write what a rank leaves that did `rows`, and return it."""
     folder.mkdir(exist_ok=True)
     times = np.concatenate([rows["due_ns"], rows["submitted_ns"], [5 * S]])
@@ -108,7 +108,7 @@ def rank(folder: Path, number: int, rows: Any, asked_bytes: Any, figures: list[F
     own = msgspec.structs.replace(summary(figures), wall_ns=10 * S - late_ns)
     report = RankReport(rank=number, host="a")
     run = run_file(own, pacing=pacing)
-    return PartRun(number, "a", folder, run, report, has_ended=True, late_ns=late_ns)
+    return RankRun(number, "a", folder, run, report, has_ended=True, late_ns=late_ns)
 
 
 def nearest(values: list[int], part: int) -> int | None:

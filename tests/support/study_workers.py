@@ -11,9 +11,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from kvtrace.commands.study import simulate
 from kvtrace.curves.points import Simulated
-from kvtrace.study.run import Task
+from kvtrace.studies.run import Task
+from kvtrace.studies.worker import simulate
 
 BEGIN = """
 [base]

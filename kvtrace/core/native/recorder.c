@@ -245,7 +245,9 @@ static inline void count_completed(Recorder *recorder, const OperationRow *row, 
         int64_t *sized =
             recorder->sized + (at * SIZE_CLASSES + length_class(row)) * 2 * COARSE_SLOTS;
         sized[histogram_slot(service_ns, COARSE_BITS)]++;
-        sized[COARSE_SLOTS + histogram_slot(end_ns - row->due_ns, COARSE_BITS)]++;
+        // An operation that waited for an earlier one was due when that ended: only what follows
+        // from the trace's clock can be late.
+        sized[COARSE_SLOTS + histogram_slot(end_ns - free_ns, COARSE_BITS)]++;
     }
     if (row->op != DELETE && row->length_bytes > 0) {
         const int64_t last_byte = row->offset_bytes + row->length_bytes - 1;

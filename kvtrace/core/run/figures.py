@@ -86,10 +86,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an open loop kept to the trace's times, and what kept it from that."""
 
     kept_pace: bool
-    """It delivered what was offered, and hardly an operation was late by its response time.
-
-    `on_time_fraction`.
-    """
+    """It delivered what was offered, and hardly an operation was late (`on_time_fraction`)."""
     late_fraction: float
     """Operations submitted more than 1 ms after they were due."""
     late_by_itself_fraction: float
@@ -132,8 +129,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True):
     on_time_fraction: float | None = None
     """Of the operations that completed well.
 
-    Those whose response time was at most 1 ms more than twice what one of their kind and length
-    takes unhindered (of the quickest 5 %); null in runs of earlier versions.
+    Those that took at most 1 ms more than twice what one of their kind and length takes unhindered
+    (of the quickest 5 %), from when they were due. One that waited for an earlier operation was due
+    when that ended. Null in runs of earlier versions.
     """
     unhindered_share: float | None = None
     """Of the response times added up.
@@ -390,8 +388,11 @@ class LimitCause(StrEnum):
     """
     DATA = "data generation"
     """Making the data of writes."""
-    DEPENDENCIES = "dependencies"
-    """The order that the trace asks for: earlier operations of the same request or object."""
+    DEPENDENCIES = "latency of dependent operations"
+    """The latency of the tier, for operations that wait for earlier ones of their request or object.
+
+    More in flight would not help, since the order is the trace's; a shorter latency would.
+    """
     COPY_THREADS = "copy threads"
     """The threads that copy to and from memory tiers."""
     PROCESSOR = "processor"
@@ -507,6 +508,15 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     processor_share: float | None = None
     """The threads that submit, or copy, were ready to run or in the middle of something, and had no
     processor.
+    """
+    others_processor_share: float | None = None
+    """Of the time of all processors: other programs ran. Null where the kernel does not tell."""
+    mean_service_ns: float | None = None
+    """Mean service time of the tier's operations."""
+    needed_service_ns: float | None = None
+    """Mean service time with which the load would have been delivered in its time, about.
+
+    Null unless an open loop fell behind.
     """
     touch_share: float | None = None
     """The threads that copy had the kernel give pages to memory; null without them."""

@@ -26,11 +26,9 @@ class Axis(StrEnum):
     USERS = "users"
 
     @property
-    def option(self) -> str:
-        """The option that names its values."""
-        return {Axis.QUEUE_DEPTH: "--queue-depths", Axis.SPEED: "--speeds", Axis.USERS: "--users"}[
-            self
-        ]
+    def parameter(self) -> str:
+        """The parameter of a sweep that takes its values."""
+        return {Axis.QUEUE_DEPTH: "queue_depths", Axis.SPEED: "speeds", Axis.USERS: "users"}[self]
 
 
 class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):

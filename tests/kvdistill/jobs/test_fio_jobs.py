@@ -252,8 +252,9 @@ def test_without_stages_the_depth_is_left_out_and_says_so(tmp_path):
 def test_the_depth_is_marked_as_a_bound_and_fits_memory(tmp_path):
     rows = [io(i // 40 * 1000, "read", i, 48 * MIB, request=1) for i in range(80)]
     job = stat_job(distil_rows(tmp_path, rows).profile, JobOptions(version=V))
-    assert shows(job, "40 … 268 MB")
-    assert options_of(job, "read1")["iodepth"] == str(256 // 48)
+    # 40 operations of 48 parts of 1 MiB, of which 256 fit in the buffers.
+    assert shows(job, "1920 … 268 MB")
+    assert options_of(job, "read1")["iodepth"] == "256"
 
 
 @pytest.mark.parametrize("others", [0, 300])
@@ -543,10 +544,10 @@ def test_strict_refuses_a_job_that_is_expected_to_be_off(tmp_path):
     options = ("run", "--mode", "replay", "--jobs", "2", "-o", "jobs")
     refused = run_cli("kvdistill", "fio", *options, "--strict", cwd=tmp_path, check=False)
     assert refused.returncode == 2
-    assert shows(refused.stderr, "replay.fio … OFF … -49.")
+    assert shows(refused.stderr, "replay.fio … MISS … -49.")
     assert not list((tmp_path / "jobs").iterdir())
     warned = run_cli("kvdistill", "fio", *options, cwd=tmp_path).stdout.splitlines()[0]
-    assert shows(warned, "WARNING: replay.fio: … OFF")
+    assert shows(warned, "WARNING: replay.fio: … MISS")
     again = run_cli(
         "kvdistill", "fio", *options[:3], "-o", "jobs", "--strict", "--force", cwd=tmp_path
     )

@@ -14,7 +14,7 @@ from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, stat_job, write_hand, write_jobs
 
 from kvdistill.jobs import check, closeness, fio_jobs, fio_stat
-from kvdistill.jobs.fio_run import run_observed
+from kvdistill.jobs.fio_run import disk_of, run_observed
 from kvdistill.jobs.fio_sections import on_null
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
 from kvdistill.jobs.mode_job import make_job
@@ -283,8 +283,37 @@ def test_a_job_in_a_relative_folder_runs_with_the_probes(tmp_path, monkeypatch):
         "[one]\nfilename=one.dat\nsize=64k\nrw=write\nbs=4k\n"
     )
     monkeypatch.chdir(tmp_path)
-    seen = run_observed(Path("jobs/one.fio"), 60)
+    seen = run_observed(Path("jobs/one.fio"), 60, disk=disk_of(Path("jobs")))
     assert seen.result["jobs"][0]["write"]["total_ios"] == 16
+
+
+def writes_seen(device):
+    """Return how many sectors were written to the block device, as the kernel counts."""
+    return int((Path("/sys/block") / device.name / "stat").read_text().split()[6])
+
+
+@pytest.mark.fio
+@pytest.mark.root
+def test_a_check_on_a_device_overwrites_only_that(tmp_path):
+    """The device is refused without --destroy-data, and then holds what the jobs wrote."""
+    from loop_devices import loop_device
+
+    out = tmp_path / "jobs"
+    command = [
+        "kvdistill", "fio", write_hand(tmp_path), "--tier", "nvme", "-o", out, "--force", "--mode", "replay",
+        "--check", "--check-duration", "1s", "--json",
+    ]  # fmt: skip
+    with loop_device(tmp_path / "backing", 64 << 20) as device:
+        before = writes_seen(device)
+        refused = run_cli(*command, "--target", device, check=False)
+        assert refused.returncode == 4
+        assert "--destroy-data" in refused.stderr
+        assert writes_seen(device) == before
+        done = run_cli(*command, "--target", device, "--destroy-data")
+        assert writes_seen(device) > before
+    (replay,) = json.loads(done.stdout)["closeness"]["comparisons"]
+    assert replay["fio"]["has_same_ios"] is True
+    assert not [path for path in out.iterdir() if path.suffix in (".dat", ".scratch")]
 
 
 def test_a_target_that_is_too_short_is_not_deleted(jobs):

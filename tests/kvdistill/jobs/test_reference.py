@@ -9,7 +9,7 @@ import pytest
 from kvdistill_rows import write_hand
 
 from kvdistill.jobs import reference
-from kvdistill.jobs.reference import NoReference, probed_program, replay_part
+from kvdistill.jobs.reference import CheckStorage, NoReference, probed_program, replay_part
 from kvdistill.profile.sources import distil_source
 from kvreplay.run.replay import Interrupted
 from kvtrace.core.errors import DeviceError, ProbeUnavailable
@@ -27,7 +27,7 @@ def replayed(tmp_path, monkeypatch):
         monkeypatch.setattr(reference, "replay", replay)
         trace = write_hand(tmp_path)
         part = distil_source(trace, "nvme", Limit(), tmp_path)
-        return replay_part(trace, part, tmp_path, disk, **HOW)
+        return replay_part(trace, part, tmp_path, CheckStorage(disk), **HOW)
 
     return run
 
@@ -69,7 +69,7 @@ def test_without_a_device_or_root_nothing_is_replayed(replayed, tmp_path, monkey
     assert replayed(never, disk=None).missing is NoReference.NO_DEVICE
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     part = distil_source(tmp_path / "hand.parquet", "nvme", Limit(), tmp_path)
-    found = replay_part(tmp_path / "hand.parquet", part, tmp_path, "/dev/vda", **HOW)
+    found = replay_part(tmp_path / "hand.parquet", part, tmp_path, CheckStorage("/dev/vda"), **HOW)
     assert found.missing is NoReference.NO_ROOT
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 
 import msgspec
 import pyarrow.parquet as pq
@@ -28,10 +27,10 @@ from kvdistill.jobs.closeness import (
     requested_stream,
 )
 from kvdistill.jobs.fio_replay import split_ios
-from kvdistill.jobs.fio_run import direct_requests
+from kvdistill.jobs.fio_run import direct_requests, disk_of
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.mode_job import make_job
-from kvdistill.jobs.reference import write_part
+from kvdistill.jobs.reference import CheckStorage, write_part
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
 
@@ -51,13 +50,12 @@ def test_a_part_is_its_tiers_rows_of_the_window_from_0_s_on(tmp_path):
 
 def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
-    monkeypatch.setattr(check, "disk_of", lambda _place: None)
-    assert replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None) == (
+    trace = tmp_path / "hand.parquet"
+    assert replayed_requests(trace, part, tmp_path, CheckStorage(None), MIB, None) == (
         None, Saying("not on a block device"),
     )  # fmt: skip
-    monkeypatch.setattr(check, "disk_of", lambda place: place)
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    seen, why = replayed_requests(tmp_path / "hand.parquet", part, tmp_path, MIB, None)
+    seen, why = replayed_requests(trace, part, tmp_path, CheckStorage(tmp_path), MIB, None)
     assert seen is None
     assert why.endswith("root")
 
@@ -163,20 +161,28 @@ def test_a_job_of_few_requests_counts(tmp_path):
     assert (device.profile.read.ops, device.profile.write.ops) == (2, 98)
 
 
-def test_merged_operations_are_told_apart_before_their_parts(tmp_path):
-    """20 operations of 1.5 MiB, in parts of 1 and .5.
+def test_requests_count_as_the_block_layer_issued_them(tmp_path):
+    """20 operations of 2.5 MiB, issued in parts of 1, 1 and .5 MiB by both.
 
-    The layer merged two of one side to a request of 3 MiB.
+    The layer merged those of the replay to 1.25 and 1.25 MiB: a third fewer requests, of other
+    sizes. Counted in parts of 1 MiB, they would be 1, .25, 1 and .25 MiB: a third more.
     """
-    length = 3 * MIB // 2
+    length = 5 * MIB // 2
+    half = length // 2
     part = distil_rows(tmp_path, [io(10 * i, "write", i, length) for i in range(20)])
-    merged = at_device(
-        tmp_path, "merged", [(10.0 * i, "WS", 2 * i * length, 2 * length) for i in range(10)]
-    )
-    apart = at_device(tmp_path, "apart", [(10.0 * i, "WS", i * length, length) for i in range(20)])
-    run, asked, logged = checked(tmp_path, part, merged)
-    pair = compare(run, ObservedRun({}, apart, None), asked, logged, EXACT)
-    assert (pair.source.ios, pair.fio.ios, pair.fio.size_tv) == (40, 40, 0)
+    merged = [(10.0 * i, "WS", i * length + k * half, half) for i in range(20) for k in (0, 1)]
+    parts = [
+        (10.0 * i, "WS", i * length + begin, size)
+        for i in range(20)
+        for begin, size in ((0, MIB), (MIB, MIB), (2 * MIB, MIB // 2))
+    ]
+    replay = at_device(tmp_path, "merged", merged)
+    fio = at_device(tmp_path, "apart", parts)
+    run, asked, logged = checked(tmp_path, part, replay)
+    pair = compare(run, ObservedRun({}, fio, None), asked, logged, EXACT)
+    assert (pair.source.ios, pair.fio.ios, pair.fio.size_tv) == (40, 60, 1)
+    verdict = {v.name: v for v in pair.verdicts}["I/Os a second"]
+    assert (verdict.passes, verdict.value) == (False, pytest.approx(0.5))
 
 
 def test_a_file_inside_a_device_block_keeps_its_miss_ratios(tmp_path):
@@ -193,45 +199,6 @@ def test_a_file_inside_a_device_block_keeps_its_miss_ratios(tmp_path):
     for places in (asked, None):
         pair = compare(run, ObservedRun({}, device, None), asked, logged, EXACT, places)
         assert (pair.fio.mrc_error, pair.fio.hot10_share) == (0, pair.source.hot10_share)
-
-
-@pytest.mark.parametrize(
-    ("ops", "length", "part", "counts"),
-    [(20, 4 * MIB, MIB, (2, 4)), (80, 384 << 10, 384 << 10, (1, 4))],
-)
-def test_merged_ios_count_in_the_parts_that_submitted_them(tmp_path, ops, length, part, counts):
-    """80 parts.
-
-    Of 1 MiB, of 4 MiB operations, or of whole small ones; a request holds 4 / `counts` of them.
-    """
-    distilled = distil_rows(
-        tmp_path, [io(10 * (i * 20 // ops), "read", i, length) for i in range(ops)]
-    )
-    sides = {}
-    for name, count in zip(("replay", "fio"), counts, strict=True):
-        one = 4 * part // count
-        rows = [
-            (10.0 * i, "RS", 4 * i * part + k * one, one) for i in range(20) for k in range(count)
-        ]
-        sides[name] = at_device(tmp_path, name, rows)
-    run, asked, logged = checked(tmp_path, distilled, sides["replay"])
-    pair = compare(run, ObservedRun({}, sides["fio"], None), asked, logged, EXACT)
-    assert [
-        (side.ios, side.requests, side.largest_request_bytes) for side in (pair.source, pair.fio)
-    ] == [(80, 20 * count, 4 * part // count) for count in counts]
-    assert (pair.fio.size_tv, pair.source.arrivals, pair.fio.arrivals) == (0, 20, 20)
-    # A request of two parts is two in flight for as long; each request takes as long in these
-    # events.
-    assert pair.source.mean_depth == pytest.approx(pair.fio.mean_depth)
-    # A source that a device saw is not taken apart.
-    own = compare(
-        replace(run, distilled=sides["replay"]),
-        ObservedRun({}, sides["fio"], None),
-        asked,
-        logged,
-        EXACT,
-    )
-    assert (own.source.ios, own.fio.ios, own.fio.size_tv) == (20 * counts[0], 80, 1)
 
 
 @pytest.mark.full
@@ -277,7 +244,8 @@ def test_a_reference_that_fell_behind_is_none():
     rows = [io(10 + i // 13, "write", i, 16 * MIB) for i in range(128)]
     with place_on_disk() as (folder, _disk):
         part = distil_rows(folder, rows)
-        seen, why = replayed_requests(folder / "t.parquet", part, folder, MIB, 256)
+        storage = CheckStorage(disk_of(folder))
+        seen, why = replayed_requests(folder / "t.parquet", part, folder, storage, MIB, 256)
     assert seen is None
     assert shows(why, "kvreplay")
     assert "FELL BEHIND" in why

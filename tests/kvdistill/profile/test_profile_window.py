@@ -8,8 +8,8 @@ import pytest
 from conftest import run_cli, write_trace
 from kvdistill_rows import MS, io
 
-from kvdistill.commands.options import WindowArguments
 from kvdistill.profile.sources import distil_source
+from kvdistill.queries.window import parse_window
 from kvtrace.core.errors import ConfigError
 
 # A second of writes, then reads of 64 KiB that come ever closer together, then few.
@@ -32,7 +32,7 @@ ROWS += [io(3000 + i * 100, "read", i % 5, 65536) for i in range(10)]
 )
 def test_a_window_is_what_it_says(tmp_path, window, reads, writes, start_ms):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    profile = distil_source(trace, "nvme", WindowArguments(*window).as_limit(), tmp_path).profile
+    profile = distil_source(trace, "nvme", parse_window(*window), tmp_path).profile
     assert (profile.read.ops, profile.write.ops) == (reads, writes)
     assert profile.start_ns == start_ms * MS
     assert profile.locality.ops == reads + writes
@@ -42,7 +42,7 @@ def test_a_window_is_what_it_says(tmp_path, window, reads, writes, start_ms):
 def test_windows_that_are_none_are_refused():
     for wrong in ((None, "2s", "1s", None), (None, "1s", None, "5s"), (None, None, None, "0s")):
         with pytest.raises(ConfigError):
-            WindowArguments(*wrong).as_limit()
+            parse_window(*wrong)
 
 
 def test_the_command_takes_a_window(tmp_path):

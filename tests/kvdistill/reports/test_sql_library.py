@@ -10,7 +10,8 @@ from kvdistill_rows import io, write_hand, write_run
 from phrases import shows
 from whole import read_table
 
-from kvdistill.queries.sql import named_queries, named_query, run_statement, split_query
+from kvdistill.commands.reports import split_query
+from kvdistill.queries.sql import named_queries, named_query, run_statement
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.run.figures import WarmupFacts
 from kvtrace.core.schema import BLOCKS, REQUESTS, SERVED, TRACE, arrow_schema, enum_array

@@ -202,7 +202,7 @@ def test_loads_due_at_once_have_no_speed_and_few_users_no_rate(tmp_path: Path) -
     # A speed that leaves no time between operations that had some is too much.
     assert not point_of(1e12, "r", summary).is_held
     found, error = sweep(asked, Axis.SPEED, [1, 2])
-    assert shows(str(error), "speed-1: … --queue-depths")
+    assert shows(str(error), "speed-1: … queue_depths")
     assert (found.knee, found.points) == (None, [])
 
 

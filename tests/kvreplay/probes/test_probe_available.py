@@ -12,7 +12,7 @@ from kvreplay.probes.libbpf import (
     library,
     missing,
     unseen_calls,
-    uring_places,
+    uring_offsets,
 )
 from kvtrace.core.errors import ProbeUnavailable
 
@@ -116,14 +116,14 @@ def test_programs_without_their_tracepoints_are_left_out(events):
 
 
 def test_io_uring_is_probed_where_tracepoints_have_the_request(events):
-    assert uring_places(events) == {
+    assert uring_offsets(events) == {
         "uring_submitted_at": 16,
         "uring_req_at": 16,
         "uring_result_at": 32,
     }
     assert unseen_calls(events) == ()
     (events / "io_uring/io_uring_complete/format").write_text("\tfield:int res;\toffset:32;\n")
-    assert uring_places(events) is None
+    assert uring_offsets(events) is None
     assert unseen_calls(events) == ("io_uring",)
     (events / "syscalls/sys_enter_pread64").rmdir()
     assert unseen_calls(events) is None

@@ -302,7 +302,9 @@ def test_an_unavailable_probe_leaves_nothing_behind(tmp_path, monkeypatch):
 
     monkeypatch.setattr(libbpf.os, "geteuid", lambda: 1000)
     with pytest.raises(ProbeUnavailable, match="root"):
-        session.measure(Filter(), tmp_path / "out", 1, [], has_events=True, tell=lambda _line: None)
+        session.measure(
+            Filter(), tmp_path / "out", 1, [], has_events=True, announce=lambda _line: None
+        )
     assert not (tmp_path / "out").exists()
 
 
@@ -360,7 +362,7 @@ def test_a_signal_while_attaching_ends_the_session_cleanly(tmp_path):
         None,
         [],
         has_events=False,
-        tell=lambda _line: os.kill(os.getpid(), signal.SIGINT),
+        announce=lambda _line: os.kill(os.getpid(), signal.SIGINT),
     )
     assert found.was_stopped is True
     assert (tmp_path / "out" / "probe.json").is_file()
@@ -369,7 +371,7 @@ def test_a_signal_while_attaching_ends_the_session_cleanly(tmp_path):
 @pytest.mark.usefixtures("no_kernel")
 def test_only_a_failing_probe_leaves_its_journal(tmp_path, monkeypatch):
     monkeypatch.setattr(NoProbes, "poll", lambda _self: 1 / 0, raising=False)
-    ask = {"has_events": True, "tell": lambda _line: None}
+    ask = {"has_events": True, "announce": lambda _line: None}
     with pytest.raises(ZeroDivisionError):
         session.measure(Filter(), tmp_path / "out", None, [], **ask)
     assert [path.name for path in (tmp_path / "out").iterdir()] == [BLOCKS_JOURNAL]

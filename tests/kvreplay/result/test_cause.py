@@ -203,18 +203,15 @@ def test_dependencies_and_data_are_told_by_what_waited() -> None:
 
 
 def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
+    # Operations that waited for earlier ones were due when those ended: that was no delay.
     mostly = {"dependencies": 0.82, "drive": 0.1, "submission": 0.05, "data": 0.03}
     served: Any = {"is_end_late": False, "unhindered_share": 0.1}
     cause, reason = open_loop(response_shares=mostly, submitter_busy_share=0.01, **served)
-    assert (
-        cause,
-        shows(reason, "91.1 %"),
-    ) == (DEPENDENCIES, True)
+    assert (cause, shows(reason, "62.5 %")) == (REPLAYER, True)
     partly = {"dependencies": 0.5, "drive": 0.1, "submission": 0.01, "data": 0.39}
-    # What waited for earlier ones waited for the data of those.
     cause, reason = open_loop(response_shares=partly, **served)
     assert cause is DATA
-    assert shows(reason, "43.3 % … 55.6 %")
+    assert shows(reason, "97.5 %")
     # What is small beside service is what was late all the same, if service took no longer than it
     # must.
     small = {"data": 0.07, "drive": 0.9, "submission": 0.03}
@@ -222,11 +219,36 @@ def test_an_end_in_time_is_judged_by_what_most_delays_were() -> None:
     assert open_loop(is_end_late=False, response_shares=small, unhindered_share=0.5)[0] is DRIVE
     # Earlier operations that took long are the drive's.
     chain = {"dependencies": 0.6, "drive": 0.4}
-    assert open_loop(is_end_late=False, response_shares=chain, unhindered_share=0.05)[0] is DRIVE
-    assert (
-        open_loop(is_end_late=False, response_shares=chain, unhindered_share=0.38)[0]
-        is DEPENDENCIES
+    for unhindered in (0.05, 0.38):
+        late = open_loop(is_end_late=False, response_shares=chain, unhindered_share=unhindered)
+        assert late[0] is DRIVE
+
+
+def test_latency_of_a_chain_names_what_would_keep_up() -> None:
+    """A load that took twice its time needs operations of half the length."""
+    cause, reason = open_loop(
+        is_end_late=True,
+        response_shares={"dependencies": 0.9, "drive": 0.1},
+        unhindered_share=0.1,
+        mean_service_ns=400_000.0,
+        needed_service_ns=200_000.0,
     )
+    assert cause is DEPENDENCIES
+    assert shows(reason, "400 µs … 200 µs")
+
+
+def test_processors_that_others_took_are_the_cause() -> None:
+    late: Any = {
+        "is_end_late": True,
+        "response_shares": {"dependencies": 0.9, "drive": 0.1},
+        "others_processor_share": 0.85,
+    }
+    for storage, is_processor in (
+        ("device in memory", True), ("memory", True), ("page cache", True), ("drive", False),
+    ):  # fmt: skip
+        cause, reason = open_loop(storage=storage, **late)
+        assert (cause is PROCESSOR) is is_processor
+        assert shows(reason, "85.0 %") is is_processor
 
 
 def test_where_nothing_is_half_all_parts_are_told() -> None:

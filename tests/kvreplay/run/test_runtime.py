@@ -210,6 +210,7 @@ def test_a_run_of_half_a_second_repeats_its_trace(tmp_path: Path) -> None:
     assert run.window.repeats == run.window.rows / 7
     assert run.window.repeats > 2
     ops = pq.read_table(tmp_path / "run" / "ops.parquet").to_pydict()
+    # Each repeat replays the same rows of the trace.
     assert ops["row"] == [row % 7 for row in range(run.window.rows)]
     assert [ops["object_id"][at] for at in range(14)] == [r[4] for r in ROWS] * 2
     assert [ops["request_id"][at] for at in (0, 1, 7, 8)] == [7, 7, 15, 15]

@@ -52,7 +52,6 @@ def test_reports_and_comparisons_count_what_was_not_reached(tmp_path, done):
     report = run_cli("kvdistill", "report", tmp_path / "run").stdout
     assert omitted.split()[0] in report
     run_cli("kvdistill", "compare", tmp_path / "run", tmp_path / "run")
-    run_cli("kvdistill", "profile", tmp_path / "run", "--tier", "nvme", "-o", tmp_path / "p.json")
 
 
 def test_an_open_loop_that_keeps_pace_has_all_its_rows(tmp_path):

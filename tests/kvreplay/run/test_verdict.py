@@ -417,7 +417,7 @@ def test_a_chain_of_requests_is_the_traces_limit(tmp_path: Path) -> None:
     found = replay(Replay(config, trace, tmp_path / "run", [])).summary.judgement
     assert found is not None
     assert found.cause is LimitCause.DEPENDENCIES
-    assert "dependencies" in found.sentence
+    assert shows(found.sentence, "latency … 4.00 ms")
     assert found.evidence.blocked_share is not None
     assert found.evidence.blocked_share > 0.8
 

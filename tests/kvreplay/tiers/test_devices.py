@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import write_trace
+from loop_devices import loop_device, losetup
 from phrases import shows
 from rings import PlainFiles
 
@@ -201,27 +202,11 @@ def test_the_systems_own_disk_is_refused() -> None:
         claims.claim_device(device, 0, is_destroying=True)
 
 
-def losetup(*arguments: object) -> str:
-    try:
-        done = subprocess.run(
-            ["losetup", *map(str, arguments)], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:
-        pytest.skip("losetup is not installed")
-    if done.returncode:
-        pytest.skip(f"no loop device: {done.stderr.strip()}")
-    return done.stdout.strip()
-
-
 @pytest.fixture
 def loop(tmp_path: Path) -> Iterator[Path]:
     """A loop device over a sparse file; needs root."""
-    backing = tmp_path / "backing"
-    with backing.open("wb") as file:
-        file.truncate(SIZE)
-    device = losetup("--find", "--show", backing)
-    yield Path(device)
-    subprocess.run(["losetup", "--detach", device], check=False)
+    with loop_device(tmp_path / "backing", SIZE) as device:
+        yield device
 
 
 def row(op: str, obj: int, length: int = IO, ts: int = 0) -> Any:

@@ -23,7 +23,7 @@ from kvreplay.engine.native_engine import refusal
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.files import FileTier
-from kvreplay.tiers.gpu import CudaDevice, GdsTier, GpuTier, Kvikio, Mirror, Way, gpu_options
+from kvreplay.tiers.gpu import CudaDevice, CuFilePath, GdsTier, GpuTier, Kvikio, Mirror, gpu_options
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.schema import OPS
@@ -287,7 +287,9 @@ class HostFile:
         return len(found)
 
     def raw_write(self, buf: Mirror, size: int, file_offset: int, dev_offset: int) -> int:
-        return os.pwrite(self._fd, ctypes.string_at(buf.at + dev_offset, size), file_offset)
+        return os.pwrite(
+            self._fd, ctypes.string_at(buf.gpu_address + dev_offset, size), file_offset
+        )
 
     def fileno(self) -> int:
         return self._fd
@@ -302,8 +304,8 @@ class Library:
     def open(self, path: str, mode: str) -> HostFile:
         return HostFile(path, mode)
 
-    def way(self) -> Way:
-        return Way(
+    def data_path(self) -> CuFilePath:
+        return CuFilePath(
             is_direct=False,
             allows_compat=True,
             library="stand-in",

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from conftest import TRACES
 
-from kvtrace.commands.options import SourceArguments
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.requests.requests import Reshaping
+from kvtrace.studies.gen_options import SourceArguments
 
 AGENTIC = (
     '{"id": "a", "block_size": 64, "requests": [{"t": 0, "type": "n", "in": 64, "out": 1,'

@@ -26,7 +26,6 @@ from simulated import (
 )
 from whole import read_table
 
-from kvtrace.commands.options import DriveArguments
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.native.library import I8, function
 from kvtrace.core.schema import OBJECTS
@@ -39,6 +38,7 @@ from kvtrace.native.records import USER
 from kvtrace.requests.users import Popularity, ServingMode, Workload, library_of, make_users
 from kvtrace.sim.presets.preset import Placement, Promotion, load_preset, preset_names
 from kvtrace.sim.simulation import Load, Simulation
+from kvtrace.studies.gen_options import DriveArguments
 
 S = 10**9
 

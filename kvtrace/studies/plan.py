@@ -33,9 +33,9 @@ from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
-from kvtrace.study.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
-from kvtrace.study.run import Failed, Result, StudyRow
-from kvtrace.study.study import FILE, Configuration, Study, Value
+from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
+from kvtrace.studies.run import Failed, Result, StudyRow
+from kvtrace.studies.study import FILE, Configuration, Study, Value
 
 LIST: Final = Path(__file__).with_name("prices.toml")
 OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}

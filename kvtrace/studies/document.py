@@ -19,8 +19,8 @@ from kvtrace.core.statistics import is_memory, mean
 from kvtrace.core.units import counted, format_bytes
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
-from kvtrace.study.run import Failed, StudyRow
-from kvtrace.study.study import SEED, Study, Value
+from kvtrace.studies.run import Failed, StudyRow
+from kvtrace.studies.study import SEED, Study, Value
 
 MAX_SHOWN = 10
 """Largest number of best configurations in the report."""

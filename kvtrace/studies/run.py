@@ -16,17 +16,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kvtrace.core import pa
 from kvtrace.core.config import as_text
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.core.metadata import TierFacts, describe
-from kvtrace.core.schema import arrow_schema, study_table
+from kvtrace.core.schema import Table, arrow_schema, study_table
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import create
 from kvtrace.curves.points import Simulated
-from kvtrace.study.study import Configuration, Study, Value, program_sha256
+from kvtrace.studies.study import Configuration, Study, Value, program_sha256
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -229,8 +229,10 @@ def rows_of(study: Study, results: Mapping[int, Result]) -> list[StudyRow]:
     return rows
 
 
-def write_rows(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
-    """Write `rows` to a temporary file and rename it to `path`."""
+def rows_table(
+    study: Study, rows: Sequence[StudyRow]
+) -> tuple[Table, pa.RecordBatch, list[str], dict[str, str]]:
+    """Return the table of `rows`, their batch, the names of the tiers, and the types of the knobs."""
     tiers = list(
         dict.fromkeys(tier.name for row in rows if row.figures for tier in row.figures.tiers)
     )
@@ -245,16 +247,21 @@ def write_rows(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[st
         for key in study.keys
     }
     table = study_table({"knob": kinds, "tier": dict.fromkeys(tiers, "")})
+    batch = pa.RecordBatch.from_pylist(
+        [dict(_cells(row, kinds)) for row in rows], arrow_schema(table)
+    )
+    return table, batch, tiers, kinds
+
+
+def write_rows(path: Path, study: Study, rows: Sequence[StudyRow], argv: list[str]) -> None:
+    """Write `rows` to a temporary file and rename it to `path`."""
+    table, batch, tiers, kinds = rows_table(study, rows)
     config = {"knobs": kinds, "price": study.price, "configurations": len(study.configurations)}
     meta = describe(
         table, "kvtrace", argv, config, tiers=[TierFacts(name) for name in tiers], is_simulated=True
     )
     with create(path, table, meta) as out:
-        out.write(
-            pa.RecordBatch.from_pylist(
-                [dict(_cells(row, kinds)) for row in rows], arrow_schema(table)
-            )
-        )
+        out.write(batch)
 
 
 def _kind(values: Sequence[Value]) -> str:
@@ -266,7 +273,7 @@ def _kind(values: Sequence[Value]) -> str:
     return "float64" if kinds <= {int, float} else "string"
 
 
-def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+def _cells(row: StudyRow, kinds: Mapping[str, str]) -> Iterator[tuple[str, object]]:
     """Yield the cells of `row` by column; unknown ones are left out."""
     yield "configuration", row.configuration.number
     yield "command", row.configuration.command

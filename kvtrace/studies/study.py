@@ -26,7 +26,7 @@ import hashlib
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
@@ -135,15 +135,20 @@ class Study:
 
 
 def read_study(
-    path: Path, options: Collection[str], default_preset: str, price: Callable[[str, str], float]
+    source: Path | Mapping[str, object],
+    options: Collection[str],
+    default_preset: str,
+    price: Callable[[str, str], float],
 ) -> Study:
-    """Return the study at `path`.
+    """Return the study of a TOML file, or of a mapping with the same tables.
 
     `options` are those of `gen`, and `price` reads the price of a tier.
 
-    ConfigError names the file and the key that is invalid.
+    ConfigError names the file (or `study`) and the key that is invalid.
     """
-    study_file = to_struct(load_toml(path), StudyFile, str(path))
+    path = source if isinstance(source, Path) else Path("study")
+    tree = load_toml(source) if isinstance(source, Path) else dict(source)
+    study_file = to_struct(tree, StudyFile, str(path))
     base = _flat(path, "base", study_file.base)
     axes = _flat(path, "grid", study_file.grid)
     listed_configurations = [
@@ -201,7 +206,7 @@ def read_study(
     return Study(
         path,
         [
-            Configuration(number, settings, _argv(settings, options))
+            Configuration(number, settings, argv_of(settings, options))
             for number, settings in enumerate(knobs)
         ],
         prices,
@@ -265,7 +270,7 @@ def _knob_names(path: Path, preset: str) -> frozenset[str]:
         raise ConfigError(f"{path}: preset: {error}") from None
 
 
-def _argv(knobs: dict[str, Value], options: Collection[str]) -> tuple[str, ...]:
+def argv_of(knobs: Mapping[str, Value], options: Collection[str]) -> tuple[str, ...]:
     """Return `knobs` as arguments: the file, options, then knobs of the preset."""
     flags = {key: f"--{flag}" for key in knobs if (flag := key.replace("_", "-")) in options}
     file = [as_text(knobs[FILE])] if FILE in knobs else []

@@ -69,7 +69,7 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
     path = study_file(tmp_path, text)
     monkeypatch.setenv("KVTRACE_TEST_MARKER", str(tmp_path / "killed"))
     with monkeypatch.context() as patch, cluster_of(2) as cluster:
-        patch.setattr("kvtrace.commands.study.simulate", study_workers.dies_once)
+        patch.setattr("kvtrace.studies.worker.simulate", study_workers.dies_once)
         run_cli(
             "kvtrace", "study", path, "-o", tmp_path / "a", "--scheduler", cluster.scheduler_address
         )
@@ -83,7 +83,7 @@ def test_a_worker_of_a_cluster_is_killed(tmp_path, monkeypatch):
 @pytest.mark.full
 def test_what_kills_each_worker_is_given_up_and_is_a_row(tmp_path, monkeypatch):
     text = BEGIN + '[grid]\ntiers.nvme.policy = ["lru", "fifo"]\nseed = [1]'
-    monkeypatch.setattr("kvtrace.commands.study.simulate", study_workers.dies)
+    monkeypatch.setattr("kvtrace.studies.worker.simulate", study_workers.dies)
     path = study_file(tmp_path, text)
     with cluster_of(2) as cluster:
         run_cli(
@@ -120,7 +120,7 @@ def test_a_cluster_that_is_there_already(tmp_path):
 
 
 def test_no_scheduler_there(tmp_path, monkeypatch):
-    monkeypatch.setattr("kvtrace.study.run._CONNECT_S", 1)
+    monkeypatch.setattr("kvtrace.studies.run._CONNECT_S", 1)
     path = study_file(tmp_path)
     done = run_cli(
         "kvtrace",

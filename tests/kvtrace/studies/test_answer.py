@@ -14,15 +14,15 @@ from phrases import show_each, shows
 from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.curves.points import Rates, SecondRate, Simulated, TierDemand
 from kvtrace.curves.size import Target
-from kvtrace.study.document import (
+from kvtrace.studies.document import (
     collect_findings,
     document,
     first_line,
     front,
     measure_sensitivities,
 )
-from kvtrace.study.run import Failed, rows_of
-from kvtrace.study.study import Configuration, Study
+from kvtrace.studies.run import Failed, rows_of
+from kvtrace.studies.study import Configuration, Study
 
 GIB = 2**30
 

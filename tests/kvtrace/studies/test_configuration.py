@@ -9,18 +9,18 @@ import pytest
 from phrases import shows
 from study_workers import BEGIN, study_file
 
-from kvtrace.commands.study import gen_options
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import price_of_byte
 from kvtrace.sim.presets.preset import load_preset
-from kvtrace.study.study import read_study
+from kvtrace.studies.gen_options import gen_option_names
+from kvtrace.studies.study import read_study
 
 
 def read(folder, text):
     path = study_file(folder, text)
     return read_study(
         path,
-        frozenset(gen_options()),
+        frozenset(gen_option_names()),
         "mlperf",
         lambda tier, of: price_of_byte(of, f"{path}: {tier}"),
     )

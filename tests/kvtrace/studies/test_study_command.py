@@ -117,7 +117,7 @@ def test_a_best_of_a_gpu_without_bound_is_warned_of(tmp_path):
 def test_what_is_done_is_not_simulated_again(done, monkeypatch):
     folder, _ = done
     before = (folder / "out" / "results.parquet").read_bytes()
-    monkeypatch.setattr("kvtrace.commands.study.simulate", None)
+    monkeypatch.setattr("kvtrace.studies.worker.simulate", None)
     again = study(folder / "study.toml", folder / "out")
     assert shows(again.stderr, "12 … 12 configurations")
     assert (folder / "out" / "results.parquet").read_bytes() == before
@@ -142,7 +142,7 @@ def test_a_study_grows_and_an_edited_file_of_requests_counts(tmp_path, monkeypat
     )
     requests.write_text("".join(line.format(1000 * n, n % 3, 10 + n % 3) for n in range(9)))
     made = []
-    from kvtrace.commands import study as command
+    from kvtrace.studies import worker as command
 
     whole = command.simulate
     monkeypatch.setattr(command, "simulate", lambda task: (made.append(task.argv), whole(task))[1])

@@ -1,0 +1,85 @@
+"""How messages name a parameter: as Python callers write it, or as the option of a command.
+
+The library says `sample=0.5`. While a command runs, the same message says `--sample 0.5`: the
+command line puts its options in place of the parameters (`app.run`, `app.Command`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+_LISTED = {
+    "endpoints": "--endpoint",
+    "events": "--event",
+    "keep_files": "--keep",
+    "knobs": "--set",
+    "max_requests": "--limit",
+    "prices": "--price",
+    "tensor_parallel": "--tp",
+    "tiers": "--tier",
+}
+"""Options that are not called as their parameters, in any command."""
+
+
+class _Naming:
+    """The names of parameters while a command runs; the library's own names otherwise."""
+
+    is_command = False
+    options: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never shared
+
+
+@contextmanager
+def named_as_options() -> Iterator[None]:
+    """Name parameters as options of a command within the block."""
+    before = _Naming.is_command
+    _Naming.is_command, _Naming.options = True, {}
+    try:
+        yield
+    finally:
+        _Naming.is_command, _Naming.options = before, {}
+
+
+def add_options(options: Mapping[str, str]) -> None:
+    """Add the options of a command, by the names of its parameters."""
+    _Naming.options = {**_Naming.options, **options}
+
+
+def named(parameter: str, value: object = None) -> str:
+    """Return how a message names `parameter`, with its value if that is given.
+
+    >>> named("sample"), named("sample", 0.5)
+    ('sample', 'sample=0.5')
+    >>> with named_as_options():
+    ...     named("sample"), named("sample", 0.5)
+    ('--sample', '--sample 0.5')
+    """
+    if not _Naming.is_command:
+        return parameter if value is None else f"{parameter}={value}"
+    usual = _LISTED.get(parameter) or f"--{parameter.replace('_', '-')}"
+    flag = _Naming.options.get(parameter, usual)
+    return flag if value is None else f"{flag} {value}"
+
+
+def entry(parameter: str, key: object, value: object) -> str:
+    """Return how a message names one entry of `parameter`, a mapping.
+
+    >>> entry("tiers", "nvme", "ram")
+    "tiers={'nvme': 'ram'}"
+    >>> with named_as_options():
+    ...     entry("tiers", "nvme", "ram")
+    '--tier nvme=ram'
+    """
+    if _Naming.is_command:
+        return named(parameter, f"{key}={value}")
+    return f"{parameter}={{{str(key)!r}: {str(value)!r}}}"
+
+
+def setting(text: str) -> str:
+    """Return how a message names the knob that `text` sets as KEY=VALUE.
+
+    >>> setting("chunk_tokens=64")
+    "knobs={'chunk_tokens': '64'}"
+    """
+    key, equals, value = text.partition("=")
+    return entry("knobs", key, value) if equals else named("knobs", text)

@@ -1,0 +1,542 @@
+"""Studies and plans as Python functions: `kvtrace.study` and `kvtrace.plan`.
+
+configurations -> simulations, stored in a folder -> findings -> `StudyAnswer`, `PlanAnswer`
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from kvtrace.core import pl
+from kvtrace.core.app import QUIET
+from kvtrace.core.document.document import Document
+from kvtrace.core.errors import ConfigError, KvError
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
+from kvtrace.core.temporary import TemporaryFolder
+from kvtrace.core.units import price_of_byte
+from kvtrace.curves.points import Simulated
+from kvtrace.curves.size import Target, parse_target
+from kvtrace.requests.registry import detect
+from kvtrace.sim.output import notes_of
+from kvtrace.studies.document import (
+    Candidate,
+    Findings,
+    collect_findings,
+    document,
+    first_line,
+    front,
+    measure_sensitivities,
+)
+from kvtrace.studies.gen_options import (
+    StackArguments,
+    StoringArguments,
+    gen_option_names,
+    parse_gen,
+    prepare,
+)
+from kvtrace.studies.plan import (
+    LIST,
+    SOME,
+    WAVE,
+    Below,
+    Offer,
+    Plan,
+    kind_of,
+    read_prices,
+    rivals_of,
+    stacks_of,
+)
+from kvtrace.studies.run import Failed, Result, rows_of, rows_table, write_rows
+from kvtrace.studies.study import FILE, Configuration, Study, Value, argv_of, read_study
+from kvtrace.studies.worker import simulate_all
+
+TABLE: Final = "results.parquet"
+"""The table of all configurations, in the folder of a study."""
+ROUTERS: Final = ("round-robin", "prefix")
+"""Routers that a plan tries unless one is named."""
+
+Tell = Callable[[str], None]
+"""Takes a note, as text of one line."""
+Progress = Callable[[float], None]
+"""Takes the share of the work that is done, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyAnswer:
+    """The simulated configurations of a study, and which is best."""
+
+    findings: Findings
+    """All configurations with their figures, the best and the cheapest."""
+    output: Path
+    """The folder with the table of results and the stored simulations."""
+    _folder: TemporaryFolder | None = field(default=None, repr=False)
+
+    @property
+    def answer(self) -> str:
+        """The answer in one sentence."""
+        return first_line(self.findings)
+
+    @property
+    def best(self) -> Candidate:
+        """The configuration with the highest hit ratio, the cheapest if several have it."""
+        return self.findings.best
+
+    @property
+    def cheapest(self) -> Candidate | None:
+        """The cheapest configuration that reaches the target; None without one."""
+        return self.findings.cheapest
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return one row for each configuration: its knobs, figures, price, or its error.
+
+        Columns are those of the table study in `schemas/README.md`.
+        """
+        return _rows_frame(self.findings)
+
+    def to_dict(self) -> JsonObject:
+        """Return everything as `kvtrace study --json` prints it."""
+        return _findings_json(self.findings, self.output)
+
+    def document(self, name: str = "", *, is_page: bool = False) -> Document:
+        """Return the report; a page also has maps of two knobs, and every configuration."""
+        return document(self.findings, name, is_page=is_page)
+
+    def __repr__(self) -> str:
+        return f"<StudyAnswer: {self.answer}>"
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook."""
+        return f"<b>{html.escape(self.answer)}</b>{self.to_polars()._repr_html_()}"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanAnswer:
+    """The fleets of a price list, and the cheapest that reaches the target."""
+
+    findings: Findings
+    """All simulated fleets with their figures and costs."""
+    incidents: dict[str, tuple[Configuration, Simulated]]
+    """The cheapest fleet simulated again with each incident, by the incident's name."""
+    notes: list[str]
+    """Assumptions about the requests, the model and the preset."""
+    output: Path
+    """The folder with the table of results and the stored simulations."""
+    _plan: Plan = field(repr=False)
+    _folder: TemporaryFolder | None = field(default=None, repr=False)
+
+    @property
+    def answer(self) -> str:
+        """The answer in one sentence."""
+        return self._plan.first_line(self.findings)
+
+    @property
+    def cheapest(self) -> Candidate | None:
+        """The cheapest fleet that reaches the target; None if none does.
+
+        `cost` is in `currency` a month, `knobs` are the store, the router and the sizes.
+        """
+        return self.findings.cheapest
+
+    @property
+    def currency(self) -> str:
+        """The currency of the price list."""
+        return self._plan.prices.currency
+
+    def to_polars(self) -> pl.DataFrame:
+        """Return one row for each simulated fleet: its sizes, figures and cost a month (`price`)."""
+        return _rows_frame(self.findings)
+
+    def to_dict(self) -> JsonObject:
+        """Return everything as `kvtrace plan --json` prints it."""
+        return _findings_json(self.findings, self.output) | {
+            "answer": self.answer,
+            "nodes": self._plan.nodes,
+            "currency": self.currency,
+            "events": {
+                event: {"command": configuration.command, **asdict(figures)}
+                for event, (configuration, figures) in self.incidents.items()
+            },
+        }
+
+    def document(self) -> Document:
+        """Return the report: the cheapest of each kind, incidents, and the commands of each."""
+        return self._plan.document(self.findings, self.incidents)
+
+    def __repr__(self) -> str:
+        return f"<PlanAnswer: {self.answer}>"
+
+    def _repr_html_(self) -> str:
+        """Return the answer for a notebook."""
+        return f"<b>{html.escape(self.answer)}</b>{self.to_polars()._repr_html_()}"
+
+
+def load_study(study: str | Path | Mapping[str, object]) -> Study:
+    """Return a study without simulating it: its configurations, and the knobs that differ.
+
+    Args:
+        study: As in `kvtrace.study`.
+
+    Raises:
+        ConfigError: for an unknown key, or a configuration that `kvtrace gen` would refuse.
+
+    >>> import kvtrace as kt
+    >>> study = kt.load_study(
+    ...     {"base": {"preset": "lmcache-disk", "users": 4}, "grid": {"seed": [1, 2]}}
+    ... )
+    >>> study.axes
+    {'seed': [1, 2]}
+    >>> print(study.configurations[1].command)
+    kvtrace gen --preset lmcache-disk --users 4 --seed 2
+
+    """
+    source = Path(study) if isinstance(study, str | Path) else study
+    name = str(source) if isinstance(source, Path) else "study"
+    loaded = read_study(
+        source,
+        frozenset(gen_option_names()),
+        StackArguments().preset,
+        lambda tier, text: price_of_byte(text, f"{name}: {tier}"),
+    )
+    for configuration in loaded.configurations:
+        try:
+            parse_gen(configuration.argv)
+        except KvError as error:
+            raise ConfigError(f"{name}: configuration {configuration.number}: {error}") from None
+    return loaded
+
+
+def study(
+    study: str | Path | Mapping[str, object],
+    *,
+    target_hit: float | str | None = None,
+    target_ttft: str | None = None,
+    output: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    traces: bool = False,
+    tell: Tell | None = None,
+    progress: Progress | None = None,
+) -> StudyAnswer:
+    """Simulate many configurations, each once, and say which is best and which is cheap enough.
+
+    Results are stored: the same study in the same folder resumes where it stopped, and a larger one
+    simulates only what is new.
+
+    Args:
+        study: The path of a TOML file, or a mapping with the same tables: `base` has what all
+            configurations share, `grid` lists of values of which every combination is simulated,
+            `configuration` a list of further settings, `price` prices by tier such as
+            `{"nvme": "0.1/GiB"}`. A key is an option of `kvtrace gen` without its dashes, `file`,
+            or a knob of the preset.
+        target_hit: The share of lookups that must hit in any tier, such as 0.7 or "70%".
+        target_ttft: A percentile of the modelled time to first token, such as "p99=2s".
+        output: The folder for results. Default: a temporary folder that lives as long as the
+            returned object.
+        workers: Simulations at a time. Default: one for each core.
+        scheduler: Simulate on the Dask cluster of this scheduler, such as "tcp://10.0.0.1:8786".
+        traces: Also write the trace of each configuration, below `traces` of the output.
+        tell: Takes notes as the study goes on.
+        progress: Called with the share of the configurations that are done.
+
+    Returns:
+        The answer: `answer` is the sentence, `best` and `cheapest` are configurations,
+        `to_polars` has one row for each.
+
+    Raises:
+        ConfigError: for an unknown key or value, or if no configuration has a result.
+        ProbeUnavailable: for a `scheduler` without Dask.
+
+    >>> import kvtrace as kt
+    >>> base = {"preset": "lmcache-disk", "model": "tiny-1b", "users": 4, "duration": "10s"}
+    >>> base |= {"tiers.gpu.capacity": "64MiB", "tiers.cpu.capacity": "64MiB"}
+    >>> found = kt.study({"base": base, "grid": {"tiers.nvme.capacity": ["64MiB", "1GiB"]}})
+    >>> found.best.knobs["tiers.nvme.capacity"]
+    '1GiB'
+    >>> len(found.to_polars())
+    2
+
+    """
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+    with _notes_to(tell) as tell_note:
+        checked = load_study(study)
+        folder, path = _output_folder(output)
+        count = len(checked.configurations)
+        with _kept_results(path, count, tell_note) as results:
+            simulate_all(
+                checked.configurations,
+                path,
+                results,
+                workers=workers,
+                scheduler=scheduler,
+                with_traces=traces,
+                tell=tell_note,
+                progress=lambda: (progress or _ignore)(len(results) / count),
+            )
+    rows = rows_of(checked, results)
+    findings = collect_findings(checked, rows, target)
+    write_rows(path / TABLE, checked, rows, ["kvtrace", "study", str(checked.path)])
+    if not findings.candidates:
+        error = findings.failed[0].result if findings.failed else None
+        reason = getattr(error, "error", "no request looks up anything")
+        raise ConfigError(
+            f"{checked.path}: no result from any of {len(rows)} configurations; the first: {reason}"
+        )
+    return StudyAnswer(findings, path, folder)
+
+
+def plan(
+    load: Mapping[str, object],
+    *,
+    target_hit: float | str | None = None,
+    target_ttft: str | None = None,
+    prices: str | Path | None = None,
+    output: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    tell: Tell | None = None,
+    progress: Progress | None = None,
+) -> PlanAnswer:
+    """Find the cache that reaches a target at the least cost a month: DRAM, storage and router.
+
+    Each fleet of the price list is a simulation, in the order of its cost to own, until none is
+    left that could be cheaper. Drives are written off, or worn out sooner; a bucket is paid by
+    request and byte. The cheapest is simulated again with an engine that restarts, and with a node
+    that is lost.
+
+    Args:
+        load: The requests and the fleet that serves them, by options of `kvtrace gen` without
+            their dashes: `file` or `users`, `model`, `gpu`, `nodes`, `router`, and knobs of the
+            preset. The preset is lmcache-disk unless `preset` names another.
+        target_hit: The share of lookups that must hit in any tier, such as 0.7 or "70%".
+        target_ttft: A percentile of the modelled time to first token, such as "p99=2s".
+        prices: A price list as TOML: sizes, prices and speeds of media. Default: examples of 2026.
+        output: The folder for results. Default: a temporary folder that lives as long as the
+            returned object.
+        workers: Simulations at a time. Default: one for each core.
+        scheduler: Simulate on the Dask cluster of this scheduler.
+        tell: Takes notes as the plan goes on.
+        progress: Called with the share of the fleets that are done; some need no simulation.
+
+    Returns:
+        The answer: `answer` is the sentence, `cheapest` the fleet, `to_polars` all fleets.
+
+    Raises:
+        ConfigError: without a target, for an unknown option, or if the price list has no medium
+            for the preset.
+
+    >>> import kvtrace as kt
+    >>> load = {"users": 4, "duration": "20s", "model": "tiny-1b", "tiers.gpu.capacity": "64MiB"}
+    >>> found = kt.plan(load, target_hit=0.1)
+    >>> found.cheapest.knobs["router"], found.currency
+    ('-', 'USD')
+
+    """
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+    if target is None:
+        raise ConfigError(
+            f"give the fleet a target, such as {named('target_hit', '60%')} or"
+            f" {named('target_ttft', 'p99=2s')}"
+        )
+    with _notes_to(tell) as tell_note:
+        return _plan(target, dict(load), prices, output, workers, scheduler, tell_note, progress)
+
+
+def _plan(
+    target: Target,
+    load: dict[str, object],
+    price_list: str | Path | None,
+    output: str | Path | None,
+    workers: int | None,
+    scheduler: str | None,
+    tell: Tell,
+    progress: Progress | None,
+) -> PlanAnswer:
+    prices = read_prices(LIST if price_list is None else Path(price_list))
+    list_name = LIST.name if price_list is None else str(price_list)
+    byte_prices = {
+        text: price_of_byte(text, list_name)
+        for text in {medium.price for medium in (prices.dram, *prices.media.values())}
+        if text
+    }
+    preset = str(load.pop("preset", None) or StoringArguments().preset)
+    router = load.pop("router", None)
+    presets = stacks_of(preset)
+    if FILE in load and load.get("source") is None:
+        load["source"] = detect(Path(str(load[FILE])))
+        tell(f"note: {load[FILE]} is read as {named('source', load['source'])}")
+    argv = _gen_arguments(load)
+    own_argv = ["--preset", preset, *(() if router is None else ("--router", str(router)))]
+    request = parse_gen((*argv, *own_argv))
+    scenario = prepare(
+        request.file,
+        request.fleet.over(request.stack),
+        request.users,
+        request.run,
+        request.source,
+        request.turns,
+    )
+    request.fleet.check(scenario.preset)
+    if scenario.load.requests is not None:
+        scenario.load.requests.check_shared()
+    nodes = scenario.preset.fleet.nodes
+    routers = [str(router)] if router else list(ROUTERS) if nodes > 1 else ["-"]
+    wanted = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices)
+    offers = wanted.offers()
+    if all(offer.store is Below.NOTHING for offer in offers):
+        raise ConfigError(
+            f"{list_name}: no medium that {preset} can use; list nvme or file, or object for {SOME}"
+        )
+    folder, path = _output_folder(output)
+    with _kept_results(path, len(offers), tell) as results:
+        simulate = partial(
+            simulate_all,
+            output=path,
+            results=results,
+            workers=workers,
+            scheduler=scheduler,
+            tell=tell,
+            progress=lambda: (progress or _ignore)(min(1.0, len(results) / len(offers))),
+        )
+        findings = _search_cheapest(wanted, offers, target, simulate, results)
+        incidents: dict[str, tuple[Configuration, Simulated]] = {}
+        cheapest = findings.cheapest
+        for event, configuration in (wanted.losses(cheapest) if cheapest else {}).items():
+            simulate([configuration])
+            if isinstance(result := results[configuration.number], Failed):
+                tell(f"note: {event}: not simulated: {result.error}")
+            else:
+                incidents[event] = configuration, result
+    write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *wanted.argv])
+    notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
+    return PlanAnswer(findings, incidents, notes, path, wanted, folder)
+
+
+def _search_cheapest(
+    wanted: Plan,
+    offers: Sequence[Offer],
+    target: Target,
+    simulate: Callable[[Sequence[Configuration]], None],
+    results: Mapping[int, Result],
+) -> Findings:
+    """Simulate the offers that may be the cheapest of their kind, WAVE at a time."""
+    findings = collect_findings(wanted.study(offers), [], target)
+    for start in range(0, len(offers), WAVE):
+        lowest_costs = {
+            kind: math.inf if rival.cost is None else rival.cost
+            for kind, rival in rivals_of(findings).items()
+        }
+        promising = [
+            offer
+            for offer in offers[start : start + WAVE]
+            if offer.ownership_cost < lowest_costs.get(kind_of(offer.configuration.knobs), math.inf)
+        ]
+        simulate([offer.configuration for offer in promising])
+        rows = [wanted.row(offer, results[offer.configuration.number]) for offer in promising]
+        findings = collect_findings(findings.study, findings.rows + rows, target)
+    if not findings.candidates:
+        raise ConfigError("no request looks up anything: no prompt repeats what another has stored")
+    return findings
+
+
+def _gen_arguments(load: Mapping[str, object]) -> tuple[str, ...]:
+    """Return `load` as arguments of `gen`, options in the order of its help."""
+    order = {name: position for position, name in enumerate(gen_option_names())}
+    values = {key: _setting(key, value) for key, value in load.items() if value is not None}
+    ordered = dict(
+        sorted(values.items(), key=lambda item: order.get(item[0].replace("_", "-"), len(order)))
+    )
+    return argv_of(ordered, frozenset(order))
+
+
+def _setting(key: str, value: object) -> Value:
+    if isinstance(value, str | int | float):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    raise ConfigError(f"{key}: {value!r} is neither text, a number, nor true or false")
+
+
+def _output_folder(output: str | Path | None) -> tuple[TemporaryFolder | None, Path]:
+    """Return the folder for results, and the object that deletes it if it is temporary."""
+    if output is not None:
+        return None, Path(output)
+    folder = TemporaryFolder("kvtrace-")
+    return folder, folder.path
+
+
+@contextmanager
+def _notes_to(tell: Tell | None) -> Iterator[Tell]:
+    """Yield a function that takes notes; without `tell` the library prints none."""
+    quiet = QUIET.set(QUIET.get() or tell is None)
+    try:
+        yield tell or _ignore
+    finally:
+        QUIET.reset(quiet)
+
+
+def _ignore(_value: object) -> None:
+    pass
+
+
+@contextmanager
+def _kept_results(output: Path, count: int, tell: Tell) -> Iterator[dict[int, Result]]:
+    """Yield where results go; an interrupt tells how many are stored."""
+    results: dict[int, Result] = {}
+    try:
+        yield results
+    except (KeyboardInterrupt, SystemExit):
+        tell(
+            f"{len(results)} of {count} configurations are kept in {output}; the same command"
+            " resumes with the others"
+        )
+        raise
+
+
+def _rows_frame(findings: Findings) -> pl.DataFrame:
+    frame = pl.from_arrow(rows_table(findings.study, findings.rows)[1])
+    assert isinstance(frame, pl.DataFrame)  # a record batch, not one array
+    return frame
+
+
+def _findings_json(findings: Findings, output: Path) -> JsonObject:
+    """Return the findings with a row for each configuration, as `--json` prints them."""
+
+    def candidate_json(candidate: Candidate | None) -> JsonObject | None:
+        names = ("knobs", "hit_ratio", "first_token_p99_ns", "recomputed_tokens", "cost")
+        return None if candidate is None else {name: getattr(candidate, name) for name in names}
+
+    pareto = front(findings.candidates, lambda candidate: candidate.hit_ratio)
+    return {
+        "answer": first_line(findings),
+        "basis": "simulated",
+        "table": str(output / TABLE),
+        "configurations": len(findings.study.configurations),
+        "failed": len(findings.failed),
+        "cost": "price" if findings.study.has_prices else "capacity_bytes",
+        "target": None if findings.target is None else asdict(findings.target),
+        "best": candidate_json(findings.best),
+        "cheapest": candidate_json(findings.cheapest),
+        "not_exceeded": [candidate_json(candidate) for candidate in pareto],
+        "sensitivity": [
+            asdict(sensitivity) | {"swing": sensitivity.swing}
+            for sensitivity in measure_sensitivities(findings.study, findings.rows)
+        ],
+        "rows": [
+            {"configuration": row.configuration.number, "knobs": row.configuration.knobs}
+            | (
+                {"error": row.result.error}
+                if isinstance(row.result, Failed)
+                else {"error": None, **asdict(row.result)}
+            )
+            | {"price": row.price}
+            for row in findings.rows
+        ],
+    }

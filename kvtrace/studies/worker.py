@@ -1,0 +1,137 @@
+"""Simulate the configurations of a study: what is stored is loaded, the others are simulated now."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import chdir
+from dataclasses import replace
+from functools import lru_cache, partial
+from pathlib import Path
+from threading import Lock
+from typing import Final
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
+from kvtrace.curves.points import Meter, Simulated, Stack, simulated
+from kvtrace.requests.requests import Requests
+from kvtrace.sim import output as trace_output
+from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare
+from kvtrace.studies.run import Failed, Result, Task, run_locally, run_on_dask
+from kvtrace.studies.study import FILE, Configuration, Results, files_sha256, key_of
+
+TRACES: Final = "traces"
+"""Folder of the traces, below the folder of the study."""
+
+
+def simulate(task: Task) -> Simulated:
+    """Simulate the configuration of `task`, as `gen` does, and count."""
+    with chdir(task.folder):
+        # Typer keeps the values of a command line in one place for all threads.
+        with _PREPARING:
+            request = parse_gen(task.argv)
+            scenario = prepare(
+                request.file,
+                request.fleet.over(request.stack),
+                request.users,
+                request.run,
+                request.source,
+                request.turns,
+                read=partial(_read, task.file_sha256),
+                events=request.event or (),
+            )
+            request.fleet.check(scenario.preset)
+            stack = Stack(
+                scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
+            )
+            bounds = stack.with_chains()
+            simulation = replace(scenario, load=bounds.load).simulation()
+        meter = Meter(simulation, keeps_rows=task.trace is not None)
+        if task.trace is None:
+            simulation.run(meter)
+        else:
+            trace_output.write(
+                Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv]
+            )
+    figures = simulated(
+        simulation,
+        meter,
+        scenario.span_ns(simulation),
+        request.drive.endurance,
+        request.drive.drive_size,
+    )
+    # After an incident requests look up again, so the optimum of the references is no bound.
+    has_bound = scenario.preset.fleet.nodes == 1 and not request.event
+    optimum = bounds.optimum({}) if has_bound else None
+    notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
+    return replace(figures, optimal_hit_ratio=optimum, notes=tuple(notes))
+
+
+_PREPARING = Lock()
+
+
+@lru_cache(maxsize=2)
+def _read(
+    sha256: str | None,
+    source: SourceArguments,
+    path: Path,
+    seed: int,
+    max_requests: int | None,
+) -> Requests:
+    """Return the requests of a file with that hash; one configuration after another needs them."""
+    if sha256 != files_sha256(path):
+        raise ConfigError(f"{path} has changed since the study started, or differs on this worker")
+    return source.read(path, seed, max_requests)
+
+
+def simulate_all(
+    configurations: Sequence[Configuration],
+    output: Path,
+    results: dict[int, Result],
+    *,
+    workers: int | None,
+    scheduler: str | None,
+    with_traces: bool = False,
+    tell: Callable[[str], None],
+    progress: Callable[[], None],
+) -> None:
+    """Fill `results` by the number of the configuration: stored results first, then new ones.
+
+    `progress` is called after each simulation.
+    """
+    stored_results = Results(output)
+    traces = output.absolute() / TRACES
+    if with_traces:
+        traces.mkdir(exist_ok=True)
+    numbers: dict[str, list[int]] = {}
+    tasks = []
+    for configuration in configurations:
+        key = key_of(configuration)
+        trace = traces / f"{configuration.number}.parquet" if with_traces else None
+        if (stored := stored_results.load(key, trace)) is not None:
+            results[configuration.number] = stored
+            continue
+        numbers.setdefault(key, []).append(configuration.number)
+        if len(numbers[key]) == 1 or trace is not None:
+            file = configuration.knobs.get(FILE)
+            sha256 = None if file is None else files_sha256(Path(str(file)))
+            trace_path = None if trace is None else str(trace)
+            tasks.append(Task(key, configuration.argv, str(Path.cwd()), sha256, trace_path))
+    loaded = sum(configuration.number in results for configuration in configurations)
+    if loaded:
+        tell(f"note: {loaded} of {len(configurations)} configurations were simulated before")
+    if scheduler and workers:
+        raise ConfigError(
+            f"{named('workers')} is for this machine, {named('scheduler')} has workers of its own;"
+            " leave one of the two out"
+        )
+    completed = (
+        run_on_dask(tasks, simulate, scheduler)
+        if scheduler
+        else run_locally(tasks, simulate, workers or os.cpu_count() or 1)
+    )
+    for task, result in completed:
+        if not isinstance(result, Failed):
+            stored_results.store(task.key, result, Path(task.trace) if task.trace else None)
+        results.update(dict.fromkeys(numbers[task.key], result))
+        progress()
