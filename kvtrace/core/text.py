@@ -15,7 +15,7 @@ from typing import BinaryIO
 from kvtrace.core.errors import TraceError
 
 _UTF8_MARK = codecs.BOM_UTF8
-_START_BYTES = 1 << 16
+_START_BYTES, _PIECE_BYTES = 1 << 16, 1 << 20
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
@@ -91,10 +91,14 @@ def read_bounded(path: Path) -> bytes:
         start = file.read(_START_BYTES)
         if b"\0" in start and not is_utf16(start):
             raise TraceError("its first 64 KiB hold NUL bytes: not a text file", path=path)
-        data = start + file.read(DOCUMENT_BYTES + 1 - len(start))
-    if len(data) > DOCUMENT_BYTES:
-        raise TraceError(f"larger than {DOCUMENT_BYTES >> 30} GiB", path=path)
-    return data
+        parts, length = [start], len(start)
+        # In pieces: Python takes memory for as much as is asked for.
+        while piece := file.read(_PIECE_BYTES):
+            parts.append(piece)
+            length += len(piece)
+            if length > DOCUMENT_BYTES:
+                raise TraceError(f"larger than {DOCUMENT_BYTES >> 30} GiB", path=path)
+    return b"".join(parts)
 
 
 def open_utf8(path: Path) -> BinaryIO | Path:

@@ -188,13 +188,13 @@ def test_a_log_line_longer_than_the_limit_is_one_error(tmp_path):
 
 
 def test_what_is_read_at_once_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "DOCUMENT_BYTES", 1000)
+    monkeypatch.setattr(text, "DOCUMENT_BYTES", (1 << 17) - 1)
     path = tmp_path / "t.json"
-    path.write_bytes(b" " * 1001)
+    path.write_bytes(b" " * (1 << 17))
     with pytest.raises(TraceError, match="larger than"):
         read_bounded(path)
-    path.write_bytes(b" " * 1000)
-    assert len(read_bounded(path)) == 1000
+    path.write_bytes(b" " * ((1 << 17) - 1))
+    assert len(read_bounded(path)) == (1 << 17) - 1
     with pytest.raises(TraceError, match="regular"):
         read_bounded(Path("/dev/zero"))
 
