@@ -273,7 +273,9 @@ def _by_direction(rows: list[Row]) -> dict[str, list[Row]]:
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")
 _BOUND = r"\d{1,18}[KMGT]?"
-_BUCKET = re.compile(rf"(?:\[({_BOUND})|\(\.\.\.)(?:, ({_BOUND}|\.\.\.)\)|\])\s+(\d{{1,18}})\s+\|.*")
+_BUCKET = re.compile(
+    rf"(?:\[({_BOUND})|\(\.\.\.)(?:, ({_BOUND}|\.\.\.)\)|\])\s+(\d{{1,18}})\s+\|.*"
+)
 """`[512, 1K)`, `[0]`, `[8M, ...)` or `(..., 0)`, and a count."""
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MOST_IN_BUCKET = 1 << 50

@@ -38,7 +38,7 @@ from kvtrace.core.run.run_file import (
     WindowNote,
     sealed,
 )
-from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
+from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, open_table, unpacked
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
@@ -417,6 +417,8 @@ def finish(
 
     TraceError if no row was accepted.
     """
+    (early,) = fetch_row(db, f"DELETE FROM input WHERE start_ns NOT BETWEEN -{MOST} AND {MOST}")
+    account.leave_out("a time that 64 bits of ns cannot hold", early, f"in {files[0].name}")
     count, first_ns = fetch_row(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
         raise TraceError(
