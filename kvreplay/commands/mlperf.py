@@ -26,7 +26,7 @@ _STORAGE = "nvme"
 
 @dataclass(frozen=True, slots=True)
 class LockedArguments:
-    """What the rules lock: with another value the benchmark runs, and its results are marked."""
+    """Options that the rules lock; with other values the benchmark runs and its results are marked."""
 
     runtime: str = option("Wall-clock time of each trial.", "300s", "--duration")
     trials: int = option("Trials of each option.", 3, min=1, max=100)
@@ -40,7 +40,7 @@ class LockedArguments:
 
 @dataclass(frozen=True, slots=True)
 class ClientArguments:
-    """How this client replays, which the rules leave open."""
+    """Options of this client that the rules leave open."""
 
     rank: int = option(
         "Rank of this client if several run; each rank has its own requests.", 0, min=0

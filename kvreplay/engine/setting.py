@@ -20,7 +20,14 @@ from kvreplay.plan.memory_check import ROW_BYTES, check_memory
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.replay_config import MAX_SEED, Config
 from kvreplay.plan.row_ring import READ, WINDOW_ROWS, WRITE
-from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
+from kvreplay.plan.window import (
+    RequestTable,
+    TraceWindow,
+    compile_window,
+    ranks_needed,
+    read_request_table,
+    shared_instances,
+)
 from kvreplay.tiers.make_tiers import make_tiers
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -46,13 +53,13 @@ class Setting:
     tiers: list[Tier | None]
     trace: Path
     argv: list[str]
-    asked: Asked | None = None
+    request_table: RequestTable | None = None
     """The trace's requests; None if their table was not named."""
     depth_because: str = ASKED
     """Why no more may be in flight."""
     unplaced: tuple[str, ...] = ()
     """Tiers whose writes have streams in the trace, and that take none."""
-    joined: tuple[tuple[str, int, int], ...] = ()
+    shared_instances: tuple[tuple[str, int, int], ...] = ()
     """Tiers that nodes have apart, how many of them share ours, and how many there are in the
     trace.
     """
@@ -129,7 +136,7 @@ def settle(
             )
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
-    window.say()
+    window.log_part()
     # Tiers are told of which writes have streams; some take none.
     placed = [] if config.is_ignoring_streams else [tiers[index] for index in window.facts.placed]
     unplaced = tuple(
@@ -139,7 +146,9 @@ def settle(
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
     requests = (
-        read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+        read_request_table(Path(config.requests), reader.meta)
+        if config.requests is not None
+        else None
     )
     config, because = with_depth(
         config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk
@@ -147,9 +156,9 @@ def settle(
     check_memory(min(window.planned_rows, WINDOW_ROWS), config.depth * config.io_bytes)
     repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
-    shared_by = joined(reader, alignments, once) if config.node is None else {}
+    shared_by = shared_instances(reader, alignments, once) if config.node is None else {}
     several = tuple(
-        (names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items()
+        (names[t], count, ranks_needed(reader.meta, t, count)) for t, count in shared_by.items()
     )
     return Setting(
         config,

@@ -1,7 +1,4 @@
-"""Page-aligned I/O buffers, on huge pages where the kernel gives them.
-
-One for each I/O in flight.
-"""
+"""Page-aligned I/O buffers, one for each I/O in flight, on huge pages if the kernel has them."""
 
 from __future__ import annotations
 
@@ -15,12 +12,12 @@ from pathlib import Path
 from kvtrace.core import np
 
 FIRST_BYTES = 128 << 20
-"""Bytes of growing buffers that are touched and registered with a ring before a run begins."""
-_LOOKED_EACH_S = 0.002
+"""Bytes of growing buffers that are touched, and registered with an io_uring, before a run."""
+_POLL_S = 0.002
 _AHEAD = 4
-"""How many buffers are touched for each in use.
+"""Number of buffers touched for each buffer in use.
 
-As a backlog grows by gigabytes a second, the kernel has to keep up.
+A backlog may grow by gigabytes per second, and the kernel has to keep up.
 """
 _STEP_BYTES = 32 << 20
 """Bytes that are touched in one step; only touched bytes are used."""
@@ -35,15 +32,21 @@ _POPULATE_WRITE = 23
 class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
 
-    Of one that grows, the first are, and the others when more are needed; beyond `most`, none.
+    A growing arena touches some buffers first, and more when they are needed, up to `max_touched`.
     """
 
     def __init__(
-        self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None
+        self,
+        count: int,
+        slot_bytes: int,
+        *,
+        is_growing: bool = False,
+        max_touched: int | None = None,
     ) -> None:
         """Map the buffers.
 
-        `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all).
+        `slot_bytes` must be a multiple of PAGE_BYTES. At most `max_touched` buffers are ever touched; None
+        stands for all.
         """
         if slot_bytes % PAGE_BYTES:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {PAGE_BYTES}")
@@ -52,30 +55,32 @@ class Arena:
         self._map, first = map_aligned(self.nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
         self._view = memoryview(self._map)[first : first + self.nbytes]
-        self._most = count if most is None else min(count, max(1, most))
+        self._max_touched = count if max_touched is None else min(count, max(1, max_touched))
         self.first = (
-            min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
+            min(self._max_touched, max(1, FIRST_BYTES // slot_bytes))
+            if is_growing
+            else self._max_touched
         )
-        """How many are touched from the beginning on."""
+        """Number of buffers touched at the beginning."""
         self.used: int | None = None
-        """How many were in use at once, at most; None before any job."""
+        """Maximum number of buffers in use at once; None before any job."""
         self.touched = 0
-        """How many are touched by now."""
+        """Number of buffers touched so far."""
         self.grow(self.first)
 
     def view(self, address: int, nbytes: int) -> memoryview:
-        """Return `nbytes` from `address` on, which lie in a buffer."""
-        at = address - self.address
-        return self._view[at : at + nbytes]
+        """Return a view of the `nbytes` at `address`, which lie in a buffer."""
+        offset = address - self.address
+        return self._view[offset : offset + nbytes]
 
     @property
     def usable(self) -> int:
-        """How many may be in use: all, once those that are ever filled are touched."""
-        return self.count if self.touched == self._most else self.touched
+        """The number of buffers that may be in use: all, once the maximum is touched."""
+        return self.count if self.touched == self._max_touched else self.touched
 
     def grow(self, count: int) -> None:
         """Touch the first `count` buffers."""
-        count = min(count, self._most)
+        count = min(count, self._max_touched)
         if count > self.touched:
             touch(
                 self.address + self.touched * self.slot_bytes,
@@ -88,16 +93,15 @@ class Arena:
 def growing(
     arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]
 ) -> Iterator[None]:
-    """While the context lasts touch buffers as `used` reports them in use, and release touched ones
-    by `let_use`.
+    """While the context lasts, touch buffers ahead of their use, and release them by `let_use`.
 
-    A thread touches more before they are needed, where some are not touched: the kernel would
-    otherwise, in the time of an I/O, or while data is made.
+    `used` returns the number of buffers in use. A thread touches buffers before they are needed;
+    otherwise page faults would take time from I/Os and from the generation of data.
     """
     is_over = threading.Event()
 
     def look() -> None:
-        while arena.usable < arena.count and not is_over.wait(_LOOKED_EACH_S):
+        while arena.usable < arena.count and not is_over.wait(_POLL_S):
             while arena.usable < min(arena.count, _AHEAD * used()) and not is_over.is_set():
                 arena.grow(arena.touched + max(1, _STEP_BYTES // arena.slot_bytes))
                 let_use(arena.usable)
@@ -107,7 +111,7 @@ def growing(
         try:
             thread.start()
         except RuntimeError:
-            # The system starts no more threads: others will miss theirs, too.
+            # The system starts no more threads, so touch all buffers now.
             arena.grow(arena.count)
     let_use(arena.usable)
     try:
@@ -136,34 +140,33 @@ def touch(address: int, nbytes: int) -> None:
 
 
 def address_of(buffer: memoryview) -> int:
-    """Return where `buffer` lies."""
+    """Return the address of `buffer`."""
     return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Return a mapping, and where in it `nbytes` begin at a huge page.
+    """Return a mapping of at least `nbytes`, and the offset in it of the first huge page.
 
-    Huge pages are asked for all of them.
-
-    What lies before and behind is never touched and takes no memory, but for what fills the last
-    huge page: a single buffer of 1 MiB in small pages would reach the device in parts.
+    Huge pages are requested for all bytes from there on, rounded up to whole huge pages: a buffer
+    of 1 MiB on small pages would reach the device in several requests. The rest of the mapping is
+    never touched and uses no memory.
     """
-    # Addresses that are never used need no memory promised.
+    # Without a reservation, addresses that are never used count against no limit.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    whole = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-    mapping = mmap.mmap(-1, whole + HUGE_PAGE_BYTES, flags=flags)
+    rounded_bytes = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    mapping = mmap.mmap(-1, rounded_bytes + HUGE_PAGE_BYTES, flags=flags)
     first = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % HUGE_PAGE_BYTES
-    if whole and hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without them refuses; nothing is lost.
+    if rounded_bytes and hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages refuses, and small pages do.
         with suppress(OSError):
-            mapping.madvise(mmap.MADV_HUGEPAGE, first, whole)
+            mapping.madvise(mmap.MADV_HUGEPAGE, first, rounded_bytes)
     return mapping, first
 
 
 def huge_bytes(address: int) -> int | None:
-    """Return how many bytes of the mapping at `address` lie on huge pages.
+    """Return the bytes of the mapping at `address` that lie on huge pages.
 
-    Null where the kernel does not say.
+    None if the kernel does not report them.
     """
     try:
         lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
@@ -173,7 +176,7 @@ def huge_bytes(address: int) -> int | None:
     for line in lines:
         span = line.split(" ", 1)[0]
         if "-" in span and ":" not in span:
-            low, high = (int(part, 16) for part in span.split("-"))
+            low, high = (int(bound, 16) for bound in span.split("-"))
             is_there = low <= address < high
         elif is_there and line.startswith("AnonHugePages:"):
             return int(line.split()[1]) * 1024
@@ -181,9 +184,6 @@ def huge_bytes(address: int) -> int | None:
 
 
 def small_page_bytes(arena: Arena) -> int | None:
-    """Return how much of `arena` that was touched lies on small pages.
-
-    Null where the kernel does not say.
-    """
+    """Return the touched bytes of `arena` on small pages; None if the kernel does not report them."""
     huge = huge_bytes(arena.address)
     return None if huge is None else max(0, arena.touched * arena.slot_bytes - huge)

@@ -42,7 +42,7 @@ SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
-    """Return the histogram of the counts in `slots`, whose times add up to `total_ns`.
+    """Return the histogram of the counts in `slots`; the times add up to `total_ns`.
 
     A percentile is the middle of the slot that contains its nearest rank. It is null if there are
     fewer than 1 / (1 - q) values.
@@ -590,7 +590,7 @@ _SYS = Path("/sys")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk whose requests the probes see."""
+    """A disk with requests that the probes see."""
 
     name: str
     number: int
@@ -682,7 +682,7 @@ _SUBMITTED = ("io_uring_submit_req", "io_uring_submit_sqe")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The processes and disks whose I/O is probed; None stands for all."""
+    """The processes and disks that are probed; None stands for all."""
 
     comm: str | None = None
     pid: int | None = None

@@ -366,10 +366,11 @@ def _write(
         for batch in reader.batches([*TRACE.names, *extras]):
             indices = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
             if len(indices):
-                own = batch.take(indices)
-                column = own.schema.get_field_index(WHOLE_ROW)
+                rank_rows = batch.take(indices)
+                column = rank_rows.schema.get_field_index(WHOLE_ROW)
+                field = rank_rows.schema.field(column)
                 whole_rows = pa.array(trace_rows(reader, batch, first_row)[indices])
-                out.write(own.set_column(column, own.schema.field(column), whole_rows))
+                out.write(rank_rows.set_column(column, field, whole_rows))
             first_row += batch.num_rows
             if first_row >= len(mine):
                 break

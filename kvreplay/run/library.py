@@ -53,7 +53,7 @@ class ReplayVerdict:
 
     @property
     def delivered(self) -> bool | None:
-        """Whether an open loop reached the trace's rate; None in a closed loop."""
+        """True if an open loop reached the trace's rate; None in a closed loop."""
         return None if self._judgement is None else self._judgement.has_reached
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the run was cut short; its measurements until then are kept."""
+        """True if the run was cut short; its measurements until then are kept."""
         return self.file.status == "partial"
 
     @property

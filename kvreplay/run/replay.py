@@ -52,7 +52,7 @@ from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import Holding, Tier, drives_of
-from kvtrace.core.app import INTERRUPTED, noted_signals
+from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import (
     DeviceError,
     FailedOperations,
@@ -75,6 +75,7 @@ from kvtrace.core.run.run_file import (
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
+from kvtrace.core.signals import INTERRUPTED
 from kvtrace.core.tables import create
 
 NOTED_UNREAD_SHARE = 0.01
@@ -322,7 +323,7 @@ class _Run:
             config.io_bytes,
             is_growing=is_growing,
             # Each I/O of the window's reads and writes may begin within a buffer.
-            most=sum(
+            max_filled=sum(
                 int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
                 for op in (READ, WRITE)
             ),
@@ -434,7 +435,7 @@ class _Run:
         return None
 
     def _trace_row(self, failure: Failure) -> int:
-        """Return the row of the trace whose operation failed."""
+        """Return the trace's row of the operation that failed."""
         return trace_row(self.setting.reader, failure.row)
 
 

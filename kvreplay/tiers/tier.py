@@ -86,7 +86,7 @@ Their arguments are the 16 hexadecimal digits of the object's id, and those of i
 
 
 def mixed(object_id: int) -> int:
-    """Return a 64-bit hash of an object id, all of whose digits differ between neighbouring ids."""
+    """Return a 64-bit hash of an object id; neighbouring ids differ in any of its digits."""
     product = (object_id + 1) * SPREAD & _MASK
     return product ^ (product >> 32)
 

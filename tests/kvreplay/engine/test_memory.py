@@ -123,7 +123,7 @@ def test_growing_buffers_are_touched_before_they_are_in_use() -> None:
 
 @pytest.mark.parametrize("is_growing", [False, True])
 def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
-    arena = Arena(64, MIB, is_growing=is_growing, most=2)
+    arena = Arena(64, MIB, is_growing=is_growing, max_touched=2)
     assert arena.touched == 2
     assert resident_bytes(arena) <= 2 * MIB + HUGE_PAGE_BYTES
     # As many may all the same be in flight as at any time.
@@ -131,7 +131,7 @@ def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
     with growing(arena, lambda: 2, allowed.append):
         pass
     assert (allowed, arena.touched, arena.used) == ([64], 2, 2)
-    assert Arena(64, MIB, most=0).touched == 1
+    assert Arena(64, MIB, max_touched=0).touched == 1
 
 
 @pytest.mark.full

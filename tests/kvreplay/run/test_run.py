@@ -275,7 +275,7 @@ def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> No
         {"read": None, "write": None},
     )
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
-    assert shows(said, "measurement: operations")
+    assert shows(said, "measurement: submission")
     assert shows(said, "repeatability (--trials)")
 
 
