@@ -495,7 +495,7 @@ def test_a_rack_and_what_it_shares_by_hand():
         (["soon:node-lost:1"], "events=soon:node-lost:1: 'soon'"),
         (["1s:store-unreachable:0s"], "0s … > 0"),
         (["1s:rolling-restart:1s:0"], "1 node"),
-        (["1s:node-lost:2"], "node 2: … 0 … 1 … --nodes 2"),
+        (["1s:node-lost:2"], "node 2: … 0 … 1 … nodes=2"),
         (["1s:rack-lost:1"], "rack 1: 2 nodes, 8 a rack … 0 … 0"),
         (
             ["1s:node-lost:1", "2s:node-lost:1"],
