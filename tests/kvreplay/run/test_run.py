@@ -658,20 +658,20 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
             {"targets": {"cpu": "ram"}, "speed": 1.0, "is_as_fast_as_possible": True},
             "exclude",
         ),
-        ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "queue_depth=0: give 1 … 1024"),
+        ({"targets": {"cpu": "ram"}, "queue_depth": 0}, "--queue-depth 0: give 1 … 1024"),
         (
             {"targets": {"cpu": "ram"}, "engine": "aio"},
-            "engine=aio: … auto … threads … uring",
+            "--engine aio: … auto … threads … uring",
         ),
-        ({"targets": {"cpu": "ram"}, "fsync": "always"}, "fsync=always: … never … close"),
+        ({"targets": {"cpu": "ram"}, "fsync": "always"}, "--fsync always: … never … close"),
         (
             {"targets": {"cpu": "ram"}, "on_error": "panic"},
-            "on_error=panic: … stop … continue",
+            "--on-error panic: … stop … continue",
         ),
-        ({"targets": {"cpu": "ram"}, "seed": -1}, "seed=-1: give 0 to"),
+        ({"targets": {"cpu": "ram"}, "seed": -1}, "--seed -1: give 0 to"),
         (
             {"targets": {"cpu": "ram"}, "limit": "1B"},
-            "limit=1B",
+            "--limit 1B",
         ),
     ],
 )
