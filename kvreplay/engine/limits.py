@@ -29,6 +29,7 @@ from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import available_bytes
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.units import format_bytes, format_io_size
 
 MAX_RETRIES = 20
@@ -49,46 +50,56 @@ def check(config: Config) -> pacing.Pacer:
     ConfigError, naming the option, for a value that cannot be used.
     """
     if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
+        raise ConfigError(
+            f"{named_parameter('queue_depth', config.depth)}: give 1 to {MAX_QUEUE_DEPTH}"
+        )
     if not PAGE_BYTES <= config.io_bytes <= MAX_IO_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(
-            f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most"
+            f"{named_parameter('io_bytes', config.io_bytes)}: give a multiple of 4096,"
+            f" {MAX_IO_BYTES} at most"
         )
     need, available = config.depth * config.io_bytes, available_bytes()
     # Of the depth that is asked for, or of any.
     pooled = (config.queue_depth or 1) * config.io_bytes
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of"
+            f"{named_parameter('pool', format_bytes(config.pool))}: {config.queue_depth or 1} I/Os"
+            " of"
             f" {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
-            " --pool, or lower --io-bytes or --queue-depth"
+            f" {named_parameter('pool')}, or lower {named_parameter('io_bytes')} or"
+            f" {named_parameter('queue_depth')}"
         )
     if available is not None and need > available // 2:
         raise ConfigError(
-            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes"
+            f"{named_parameter('queue_depth', config.depth)} of"
+            f" {named_parameter('io_bytes', config.io_bytes)} takes"
             f" {format_bytes(need)} of buffers, more than half of the {format_bytes(available)}"
-            " available; lower --queue-depth or --io-bytes"
+            f" available; lower {named_parameter('queue_depth')} or {named_parameter('io_bytes')}"
         )
     check_submitters(config.submitters)
-    for option, value, allowed in (
-        ("--engine", config.engine, tuple(EngineName)),
-        ("--fsync", config.fsync, ("never", "close")),
-        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
-        ("--on-error", config.on_error, ("stop", "continue")),
-        ("--layout", config.layout, tuple(FileLayout)),
-        ("--balance", config.balance, tuple(Balance)),
+    for parameter, value, allowed in (
+        ("engine", config.engine, tuple(EngineName)),
+        ("fsync", config.fsync, ("never", "close")),
+        ("advice", config.advice, ("none", "sequential", "dontneed")),
+        ("on_error", config.on_error, ("stop", "continue")),
+        ("layout", config.layout, tuple(FileLayout)),
+        ("balance", config.balance, tuple(Balance)),
     ):
         if value not in allowed:
-            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
+            raise ConfigError(f"{named_parameter(parameter, value)}: choose {' or '.join(allowed)}")
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
-        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+        raise ConfigError(f"{named_parameter('seed', config.seed)}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
     config.runtime_ns, config.stall_ns, config.request_timeout_s  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
-        raise ConfigError("--histograms-only is an option of --probes; add --probes")
+        raise ConfigError(
+            f"{named_parameter('is_histograms_only')} is an option of {named_parameter('probes')};"
+            f" add {named_parameter('probes')}"
+        )
     if config.precondition not in (None, *Precondition):
         raise ConfigError(
-            f"--precondition {config.precondition}: choose {' or '.join(Precondition)}"
+            f"{named_parameter('precondition', config.precondition)}: choose"
+            f" {' or '.join(Precondition)}"
         )
     _check_storage(config)
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
@@ -98,35 +109,41 @@ def check(config: Config) -> pacing.Pacer:
 def _check_storage(config: Config) -> None:
     if config.advice != "none" and not config.is_buffered:
         raise ConfigError(
-            f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add"
-            " --buffered"
+            f"{named_parameter('advice', config.advice)} is for the page cache, which O_DIRECT"
+            " bypasses; add"
+            f" {named_parameter('buffered')}"
         )
     if config.advice == "dontneed" and config.fsync != "close":
         raise ConfigError(
-            "--fadvise dontneed drops written pages only once they are on the drive; add --fsync"
+            f"{named_parameter('advice')} dontneed drops written pages only once they are on the"
+            f" drive; add {named_parameter('fsync')}"
             " close"
         )
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(
-            f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}"
+            f"{named_parameter('checkpoint_depth', config.checkpoint_depth)}: give 1 to"
+            f" {MAX_QUEUE_DEPTH}"
         )
     has_storage = not all(
         named(target) or is_object_store(target) for target in config.tiers.values()
     )
     if config.endpoints and not any(map(is_object_store, config.tiers.values())):
         raise ConfigError(
-            "--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave"
+            f"{named_parameter('endpoints')} is for object stores, and no"
+            f" {named_parameter('tiers')} names one (s3://BUCKET/PREFIX); leave"
             " it out"
         )
     if not 0 <= config.retries <= MAX_RETRIES:
-        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
+        raise ConfigError(f"{named_parameter('retries', config.retries)}: give 0 to {MAX_RETRIES}")
     storage_options = {
-        "--precondition writes drives full": config.precondition,
-        "--gds moves files": config.is_gds,
+        f"{named_parameter('precondition')} writes drives full": config.precondition,
+        f"{named_parameter('is_gds')} moves files": config.is_gds,
     }
     for option_text, is_asked in storage_options.items():
         if is_asked and not has_storage:
-            raise ConfigError(f"{option_text}, but no --tier names storage; leave it out")
+            raise ConfigError(
+                f"{option_text}, but no {named_parameter('tiers')} names storage; leave it out"
+            )
 
 
 def with_depth(
@@ -198,6 +215,7 @@ def check_warmup(
         is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(
-            f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it"
+            f"{named_parameter('warmup', text)} covers all {rows:,} rows, so nothing would be"
+            " measured; make it"
             " shorter"
         )

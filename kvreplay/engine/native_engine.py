@@ -42,7 +42,9 @@ from kvreplay.plan.row_ring import NONE, REPLAY, SHORT, WRITE
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import library
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 from kvtrace.core.units import counted
 
@@ -145,7 +147,7 @@ class Engine:
                     f"the kernel refused to register the buffers: {os.strerror(code)}"
                 )
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> JsonObject:
         """Return the facts of the I/O path for run.json."""
         shared = self.rings
         if shared is None:
@@ -334,7 +336,8 @@ class _Drive:
             except RuntimeError as error:
                 self.struct.is_stopped = 1
                 raise DeviceError(
-                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise"
+                    f"cannot start {len(bodies)} threads ({error}); lower {named('queue_depth')},"
+                    " or raise"
                     " the limit (ulimit -u)"
                 ) from error
             self._threads.append(thread)
@@ -546,7 +549,9 @@ def choose(
         is_growing, max_filled = False, None
     refused = None if requested is EngineName.THREADS else refusal()
     if requested is EngineName.URING and refused is not None:
-        raise DeviceError(f"--engine uring: {refused}; use --engine threads")
+        raise DeviceError(
+            f"{named('engine', 'uring')}: {refused}; use {named('engine', 'threads')}"
+        )
     because = "auto" if requested is EngineName.AUTO else f"--engine {requested}"
     is_ring = requested is not EngineName.THREADS
     # Kinds of the tiers that perform operations.

@@ -36,6 +36,7 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import NS_PER_S, counted
@@ -117,7 +118,8 @@ def settle(
     }
     if config.window not in (None, ALL) and config.requests is not None:
         raise ConfigError(
-            "--window with --requests: a window has other times than the table; leave one out"
+            f"{named('window')} with {named('requests')}: a window has other times than the table;"
+            " leave one out"
         )
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
@@ -179,7 +181,8 @@ def _check_node(reader: Reader, node: int | None) -> None:
         return
     if "node" not in reader.extras:
         raise ConfigError(
-            f"--node {node}: {reader.path} has no nodes (kvtrace gen --nodes); leave out --node"
+            f"{named('node', node)}: {reader.path} has no nodes (kvtrace gen --nodes);"
+            f" leave out {named('node')}"
         )
     nodes: set[int] = set()
     for batch in reader.batches(("node",)):
@@ -187,7 +190,8 @@ def _check_node(reader: Reader, node: int | None) -> None:
         if node in nodes:
             return
     raise ConfigError(
-        f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}"
+        f"{named('node', node)}: {reader.path} has nodes {min(nodes, default=0)} to"
+        f" {max(nodes, default=0)}"
     )
 
 
@@ -195,7 +199,7 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     if window.rows == 0:
         reason = (
-            f"--limit {config.limit} ends before its first row, or within it"
+            f"{named('limit', config.limit)} ends before its first row, or within it"
             if config.limit
             else "it has no rows"
         )
@@ -237,8 +241,9 @@ def repeats_of(
         if full_repeats * window.rows > runtime_ns // 10:
             so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
             raise ConfigError(
-                f"--duration: {so_close} ask for over 100,000,000 operations a second; leave"
-                " --speed out"
+                f"{named('duration')}: {so_close} ask for over 100,000,000 operations a second;"
+                " leave"
+                f" {named('speed')} out"
             )
         return full_repeats + 1
     facts = window.facts

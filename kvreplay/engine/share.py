@@ -17,6 +17,7 @@ from pathlib import Path
 from kvreplay.tiers.host import device_number, node_cpus, numa_node
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 
 AUTO = "auto"
 MOST_SUBMITTERS = 64
@@ -74,7 +75,7 @@ def check_submitters(text: str) -> int | None:
         return None
     if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_SUBMITTERS:
         return int(text)
-    raise ConfigError(f"--submitters {text}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
+    raise ConfigError(f"{named('submitters', text)}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
 
 
 def share(tiers: Sequence[Tier | None], ring_count: int | None) -> Share:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,6 +22,7 @@ from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metrics.recorder import OperationRecorder
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
@@ -192,7 +192,7 @@ def _evidence(
     queue_depth: int,
     device_io: dict[str, DeviceIo],
 ) -> Evidence:
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     tier = None if index is None else recorder.tiers[index]
     kinds = [] if index is None else recorder.kinds_of(index)
     if judged is not None and index is not None:
@@ -243,7 +243,7 @@ def _evidence(
 
 def _latencies(
     recorder: OperationRecorder[Tier], kinds: Sequence[int], judged: Pace | None
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return the mean service time, and the approximate one with which an open loop would keep up.
 
     Operations that wait for each other take the sum of their service times. So a load that took
@@ -253,7 +253,7 @@ def _latencies(
     if not completed:
         return {}
     mean_ns = recorder.total("service_ns", kinds) / completed
-    facts: dict[str, Any] = {"mean_service_ns": mean_ns}
+    facts: JsonObject = {"mean_service_ns": mean_ns}
     if (
         judged is not None
         and is_late(judged.end_late_ns, judged.offered_per_s, judged.delivered_per_s)
@@ -290,7 +290,7 @@ def _gain_of(
     return tier.gain(mean_bytes, recorder.io_bytes, read_bytes / moved_bytes, in_flight)
 
 
-def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
+def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
     """Return the activities of the submitting threads as shares of the time.
 
     If the tier `is_copied`, these are the threads that copy.
@@ -301,7 +301,7 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> dict[str, Any]:
     def share(each_ns: Sequence[float]) -> float:
         return min(1.0, sum(each_ns) / len(each_ns) / wall_ns)
 
-    facts: dict[str, Any] = {}
+    facts: JsonObject = {}
     if threads:
         spent = [Spent.of(thread, wall_ns) for thread in threads]
         facts["starved_share"] = share([thread.making_ns for thread in spent])
@@ -356,7 +356,7 @@ def storage_of(tier: Tier | None) -> str:
     return "memory" if beneath in FILESYSTEMS_IN_MEMORY else "device in memory"
 
 
-def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> dict[str, Any]:
+def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> JsonObject:
     """Return the utilization of the devices beneath a tier while its operations were in flight.
 
     For several devices, it is that of the busiest. If a device was busy for longer than operations

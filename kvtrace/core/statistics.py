@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median, variance
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import DAYS_PER_YEAR, parse_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def nearest_rank(count: int, part: int) -> int | None:
     return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
 
 
-def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+V = TypeVar("V")
+
+
+def at_rank(counted: Sequence[tuple[V, int]], rank: int | None) -> V | None:
     """Return the value of ascending (value, count) pairs at `rank`, from 1.
 
     Null if the rank is null.
@@ -244,7 +248,7 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
     ]
 
 
-def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:
+def differing(sides: Sequence[JsonObject]) -> dict[str, list[object]]:
     """Return the settings that are not the same on all `sides`, one value a side.
 
     Nested names are joined by a dot.
@@ -255,7 +259,7 @@ def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _flat(tree: Any, prefix: str = "") -> JsonObject:
+def _flat(tree: object, prefix: str = "") -> JsonObject:
     if not isinstance(tree, dict):
         return {prefix: tree}
     flat: JsonObject = {}
@@ -325,9 +329,10 @@ def parse_endurance(text: str | None) -> Endurance | None:
             found = Endurance(total_bytes=parse_bytes(text))
         except ConfigError as error:
             raise ConfigError(
-                f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})"
+                f"{named('endurance', text)}: write 1DWPD,5y, or bytes in all, such as 14PB"
+                f" ({error})"
             ) from None
         is_some = bool(found.total_bytes)
     if not is_some:
-        raise ConfigError(f"--endurance {text}: must be > 0")
+        raise ConfigError(f"{named('endurance', text)}: must be > 0")
     return found

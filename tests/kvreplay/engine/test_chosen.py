@@ -39,7 +39,7 @@ def test_auto_takes_what_there_is_and_says_why(
             "threads",
         )
         assert chosen.facts() == {}
-        with pytest.raises(DeviceError, match=r"--engine uring:.*--engine threads"):
+        with pytest.raises(DeviceError, match=r"engine=uring:.*engine=threads"):
             choose(EngineName.URING, [tier], 2, IO)
 
 

@@ -470,7 +470,7 @@ def test_a_run_that_gets_no_threads_ends_instead_of_hanging(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*--queue-depth"):
+    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*queue_depth"):
         run(
             tmp_path,
             [row("write", 1, i, ts=i) for i in range(9)],
