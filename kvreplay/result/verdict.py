@@ -322,7 +322,7 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
 def _throttle(
     recorder: OperationRecorder[Tier], index: int, tier: Tier
 ) -> tuple[str | None, float | None]:
-    """Return the throttle above the devices of a tier whose limit was nearest, and its usage.
+    """Return the throttle above a tier's devices with the nearest limit, and its usage.
 
     The throttle is in the kernel's words; the usage is the traffic as a share of the limit. Limits
     are those at the end of the run.
