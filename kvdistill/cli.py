@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from kvtrace.core.app import make_app, run
+from kvtrace.core.signals import leave_on_signals
+
+# Before the other imports, which take longer than a signal may wait.
+leave_on_signals("kvdistill", __name__)
+
+from kvtrace.core.app import make_app, run  # noqa: E402 - see above
 
 app = make_app(
     "kvdistill",

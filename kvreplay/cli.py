@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 
-from kvtrace.core.app import make_app, run
+from kvtrace.core.signals import leave_on_signals
+
+# Before the other imports, which take longer than a signal may wait.
+leave_on_signals("kvreplay", __name__)
+
+from kvtrace.core.app import make_app, run  # noqa: E402 - see above
 
 app = make_app(
     "kvreplay",

@@ -29,6 +29,7 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.run.figures import ServingTimes
 from kvtrace.core.simulation_stats import Count
+from kvtrace.core.text import read_bounded
 from kvtrace.core.units import NS_PER_S, counted
 
 _MISFIT = "not a profile export of AIPerf: {}"
@@ -101,7 +102,7 @@ def read_aiperf(
     if path.suffix == ".csv":
         return _import_metrics(_metrics_of_csv(path), _Facts(), path)
     with readable(path, _MISFIT):
-        text = path.read_bytes()
+        text = read_bounded(path)
     first_line, _, remainder = text.strip().partition(b"\n")
     if b'"metadata"' in first_line and (not remainder or remainder.lstrip().startswith(b"{")):
         return _import_records(text, path)
@@ -130,7 +131,7 @@ def _metrics_of_csv(path: Path) -> dict[str, _Metric]:
     """
     metrics = {}
     with readable(path, _MISFIT):
-        for row in _rows_of_csv(path.read_text(encoding="utf-8-sig")):
+        for row in _rows_of_csv(read_bounded(path).decode("utf-8-sig").replace("\r\n", "\n")):
             # "Request Latency (ms)" is the metric request_latency with the unit ms.
             title, _, unit = row["Metric"].partition(" (")
             cells = {"avg": row.get("Value")} | row

@@ -32,6 +32,7 @@ from kvtrace.core.run.probe_file import DirectionFigures
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, MOST
 from kvtrace.core.statistics import QUANTILES, at_rank, nearest_rank
+from kvtrace.core.text import utf8_lines
 from kvtrace.core.units import counted
 
 _NOTES_OF_BLOCKS = [
@@ -271,8 +272,10 @@ def _by_direction(rows: list[Row]) -> dict[str, list[Row]]:
 
 _MAP = re.compile(r"@(\w+):\s*")
 _SCALAR = re.compile(r"@(\w+)(?:\[[^\]]*\])?:\s+-?\d+\s*")
-_BOUND = r"\d+[KMGT]?"
-_BUCKET = re.compile(rf"(?:\[({_BOUND})|\(\.\.\.)(?:, ({_BOUND}|\.\.\.)\)|\])\s+(\d+)\s+\|.*")
+_BOUND = r"\d{1,18}[KMGT]?"
+_BUCKET = re.compile(
+    rf"(?:\[({_BOUND})|\(\.\.\.)(?:, ({_BOUND}|\.\.\.)\)|\])\s+(\d{{1,18}})\s+\|.*"
+)
 """`[512, 1K)`, `[0]`, `[8M, ...)` or `(..., 0)`, and a count."""
 _SCALE = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _MOST_IN_BUCKET = 1 << 50
@@ -367,32 +370,31 @@ def _maps(path: Path, account: Account) -> dict[str, list[_Bucket]]:
     need_file(path)
     maps: dict[str, list[_Bucket]] = {}
     current: list[_Bucket] | None = None
-    with path.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            text = line.strip()
-            head = _MAP.fullmatch(text)
-            if head:
-                if head[1] in maps:
-                    raise TraceError(
-                        f"@{head[1]} appears twice; import sessions one by one",
-                        path=path,
-                        row=number,
-                    )
-                current = maps[head[1]] = []
-            elif text.startswith(("[", "(")) and current is not None:
-                bucket = _BUCKET.fullmatch(text)
-                low, below = (None, None) if bucket is None else map(_number, bucket.groups()[:2])
-                if bucket is not None and bucket[2] is None and low is not None:
-                    below = low + 1
-                count = 0 if bucket is None else int(bucket[3])
-                if bucket is None or max(low or 0, below or 0, count) > _MOST_IN_BUCKET:
-                    raise TraceError(
-                        f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number
-                    )
-                current.append(_Bucket(low, below, count))
-                account.rows_read += 1
-            elif text and not _SCALAR.fullmatch(text):
-                current = None
+    for number, line in enumerate(utf8_lines(path), 1):
+        text = line.decode(errors="replace").strip()
+        head = _MAP.fullmatch(text)
+        if head:
+            if head[1] in maps:
+                raise TraceError(
+                    f"@{head[1]} appears twice; import sessions one by one",
+                    path=path,
+                    row=number,
+                )
+            current = maps[head[1]] = []
+        elif text.startswith(("[", "(")) and current is not None:
+            bucket = _BUCKET.fullmatch(text)
+            low, below = (None, None) if bucket is None else map(_number, bucket.groups()[:2])
+            if bucket is not None and bucket[2] is None and low is not None:
+                below = low + 1
+            count = 0 if bucket is None else int(bucket[3])
+            if bucket is None or max(low or 0, below or 0, count) > _MOST_IN_BUCKET:
+                raise TraceError(
+                    f"{text[:60]!r} is not a bucket of a histogram", path=path, row=number
+                )
+            current.append(_Bucket(low, below, count))
+            account.rows_read += 1
+        elif text and not _SCALAR.fullmatch(text):
+            current = None
     return {name: buckets for name, buckets in maps.items() if buckets}
 
 

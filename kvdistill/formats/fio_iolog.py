@@ -27,6 +27,7 @@ from kvdistill.formats.importing import INPUT, fetch_row, finish, first_lines, l
 from kvdistill.queries.window import OK, READ, WRITE
 from kvtrace.core import duckdb, pl
 from kvtrace.core.errors import TraceError
+from kvtrace.core.schema import MOST, MOST_BYTES
 
 _HEAD = re.compile(r"fio version ([23]) iolog\s*")
 _FILE_ACTIONS = "'add', 'open', 'close'"
@@ -67,8 +68,8 @@ def read_iolog(
         )
         account.rows_read -= actions + waits
         invalid = " OR ".join(
-            f"coalesce(TRY_CAST({column} AS BIGINT), -1) < 0"
-            for column in ("offset_bytes", "length_bytes")
+            f"coalesce(TRY_CAST({column} AS BIGINT), -1) NOT BETWEEN 0 AND {limit}"
+            for column, limit in (("offset_bytes", MOST), ("length_bytes", MOST_BYTES))
         )
         reasons = {
             "syncs cannot be stored in a kvtrace table": (

@@ -24,6 +24,7 @@ from kvtrace.core.run.run_file import EngineNote
 from kvtrace.core.schema import MOST
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.statistics import QUANTILES, at_rank, nearest_rank
+from kvtrace.core.text import read_bounded
 from kvtrace.core.units import NS_PER_MS, counted
 
 _MS_PER_S = 1000
@@ -211,7 +212,7 @@ def _json_documents(path: Path) -> list[str]:
     it. A document that is cut short is returned as it stands, so that its reader can refuse it.
     """
     need_file(path)
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = read_bounded(path).decode(errors="replace")
     decoder = json.JSONDecoder()
     documents: list[str] = []
     end = 0

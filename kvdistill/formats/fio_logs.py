@@ -455,8 +455,8 @@ def _summary_of_windows(
     """Return the total figures; null without a log of them."""
     # Rates are over the time of their own logs; a log of latencies may be longer.
     totals = db.execute(
-        "SELECT op, CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT),"
-        " CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), coalesce(max(to_ms) FILTER (kind"
+        "SELECT op, TRY_CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT),"
+        " TRY_CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT), coalesce(max(to_ms) FILTER (kind"
         " <> 'means'), max(to_ms)) FROM rates GROUP BY op ORDER BY op"
     ).fetchall()
     figures = []

@@ -39,8 +39,8 @@ from kvtrace.core.run.run_file import (
     WindowNote,
     sealed,
 )
-from kvtrace.core.schema import OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
-from kvtrace.core.tables import create, open_table, unpacked
+from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
+from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, open_table, unpacked
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
@@ -275,6 +275,52 @@ def is_zstd(path: Path) -> bool:
         return file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC
 
 
+LINE_BYTES = 1 << 20
+"""A line of a log is no longer. fio's histograms have 1,859 numbers, some 20 KiB."""
+_SPARE_FIELDS = 8
+"""Fields beyond the columns that DuckDB is left to reject: its time for a line is quadratic in them.
+"""
+
+
+def _text_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the text of a plain or zstd file, some MiB at a time."""
+    if is_zstd(path):
+        # `unpacked` refuses decompression bombs, which DuckDB would decompress without limit.
+        yield from unpacked(path)
+        return
+    with path.open("rb") as file:
+        while data := file.read(BLOCK_BYTES):
+            yield data
+
+
+def _is_crowded(line: bytes, delimiter: bytes, columns: int) -> bool:
+    """Return whether a line has so many fields that DuckDB would take long to reject it."""
+    return line.count(delimiter) > columns + _SPARE_FIELDS
+
+
+def _crowded_lines(path: Path, delimiter: bytes, columns: int) -> int:
+    """Return how many lines of `path` are crowded; TraceError for one of more than LINE_BYTES."""
+    count = number = 0
+    for block in line_blocks(_text_chunks(path), path):
+        for line in block.split(b"\n")[: block.count(b"\n") or 1]:
+            if len(line) > LINE_BYTES:
+                message = f"this line is longer than {LINE_BYTES >> 20} MiB: not a line of a log"
+                raise TraceError(message, path=path, row=number)
+            count += _is_crowded(line, delimiter, columns)
+            number += 1
+    return count
+
+
+def _write_uncrowded(path: Path, copy: Path, delimiter: bytes, columns: int) -> None:
+    """Write a plain copy of `path` in which crowded lines have but one field too many."""
+    replacement = delimiter.join([b"x"] * (columns + 1)) + b"\n"
+    with copy.open("wb") as out:
+        for block in line_blocks(_text_chunks(path), path):
+            for line in block.splitlines(keepends=True):
+                is_crowded = _is_crowded(line, delimiter, columns)
+                out.write(replacement if is_crowded else line)
+
+
 def load(
     db: duckdb.DuckDBPyConnection,
     path: Path,
@@ -290,18 +336,36 @@ def load(
     All columns are text. Missing columns at the end of a line are null. Lines with too many
     columns, or invalid text, are rejected and counted.
 
-    TraceError if the file cannot be read to its end.
+    TraceError if the file cannot be read to its end, or has a line of more than LINE_BYTES.
     """
-    if is_zstd(path):
-        # `unpacked` refuses decompression bombs, which DuckDB would decompress without limit.
-        for _part in unpacked(path):
-            pass
+    separator = delimiter.encode()
+    if not _crowded_lines(path, separator, len(columns)):
+        _load_file(db, path, path, columns, account, delimiter=delimiter, skip=skip, quote=quote)
+        return
+    with temporary_folder("kvdistill-") as scratch:
+        copy = scratch / "lines"
+        _write_uncrowded(path, copy, separator, len(columns))
+        _load_file(db, copy, path, columns, account, delimiter=delimiter, skip=skip, quote=quote)
+
+
+def _load_file(
+    db: duckdb.DuckDBPyConnection,
+    file: Path,
+    path: Path,
+    columns: Sequence[str],
+    account: Account,
+    *,
+    delimiter: str,
+    skip: int,
+    quote: str,
+) -> None:
+    """Create the table `raw` from the lines of `file`, which are those of `path`."""
     types = ", ".join(f"{literal(name)}: 'VARCHAR'" for name in columns)
     options = {
         "delim": delimiter,
         "quote": quote,
         "escape": quote,
-        "compression": "zstd" if is_zstd(path) else "none",
+        "compression": "zstd" if is_zstd(file) else "none",
     }
     option_text = ", ".join(f"{name}={literal(value)}" for name, value in options.items())
     for table in ("raw", "reject_errors", "reject_scans"):
@@ -312,7 +376,7 @@ def load(
     settings += f", columns={{{types}}}, skip={skip}, {option_text}"
     # Brackets keep DuckDB from taking the name for a pattern.
     name = literal(
-        "".join(f"[{character}]" if character in "*?[" else character for character in str(path))
+        "".join(f"[{character}]" if character in "*?[" else character for character in str(file))
     )
     query = f"SELECT row_number() OVER () - 1 AS line, * FROM read_csv({name}, {settings})"
     try:
@@ -356,6 +420,8 @@ def finish(
 
     TraceError if no row was accepted.
     """
+    (early,) = fetch_row(db, f"DELETE FROM input WHERE start_ns NOT BETWEEN -{MOST} AND {MOST}")
+    account.leave_out("a time that 64 bits of ns cannot hold", early, f"in {files[0].name}")
     count, first_ns = fetch_row(db, "SELECT count(*), min(start_ns) FROM input")
     if not count:
         raise TraceError(

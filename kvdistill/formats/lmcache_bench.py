@@ -11,6 +11,9 @@ import msgspec
 from kvdistill.formats.formats import Imported, ImportOptions
 from kvdistill.formats.serving_result import (
     imported,
+    is_measured,
+    negative_fields,
+    negative_notes,
     one_file,
     readable,
     times_from_figures,
@@ -73,6 +76,7 @@ def read_lmcache(
     if path.suffix == ".csv":
         return _read_csv(path, misfit)
     content = read_json(path, _LmcacheSummary, misfit=misfit)
+    fields = read_json(path, dict[str, object], misfit=misfit)
     figures = msgspec.structs.asdict(content.results)
     times = {}
     # Without successful requests, the summary has 0 for each time.
@@ -81,18 +85,20 @@ def read_lmcache(
             statistics = {
                 f"{statistic}_ns": figures[f"{statistic}_{metric}_ms"]
                 for statistic in ("mean", "p50", "p90", "p99")
+                if is_measured(figures[f"{statistic}_{metric}_ms"])
             }
             times[name] = times_from_figures(statistics, NS_PER_MS, requests, path)
     notes = [
         (
             "decoding speeds are omitted: inter-token latency cannot be derived from them; the CSV has"
             " more"
-        )
+        ),
+        *negative_notes(negative_fields(fields)),
     ]
     config = {
         name: value
         for name, value in content.config.items()
-        if isinstance(value, str | int | float | bool)
+        if isinstance(value, str | int | float | bool) and is_measured(value)
     }
     return imported(path, _LMCACHE, figures["seconds"], figures, times, notes=notes, config=config)
 
@@ -104,7 +110,16 @@ def _read_csv(path: Path, misfit: str) -> Imported:
     if not rows:
         raise TraceError(misfit.format("it has no rows"), path=path)
     successful = [row for row in rows if row.successful == "True"]
-    lasted_s = max(row.finish_time for row in rows) - min(row.submit_time for row in rows)
+    timed = [row for row in rows if 0 <= row.submit_time <= row.finish_time]
+    lasted_s = max((row.finish_time for row in timed), default=0.0) - min(
+        (row.submit_time for row in timed), default=0.0
+    )
+    negative = negative_fields(
+        [
+            {name: getattr(row, name) for name in ("decode_speed", "submit_time", "finish_time")}
+            for row in rows
+        ]
+    )
     counts = {
         "requests": len(successful),
         "failed_requests": len(rows) - len(successful),
@@ -118,4 +133,5 @@ def _read_csv(path: Path, misfit: str) -> Imported:
         ),
         "answer": times_of([row.request_latency for row in successful], path),
     }
-    return imported(path, _LMCACHE, lasted_s if lasted_s > 0 else None, counts, times)
+    duration_s = lasted_s if lasted_s > 0 else None
+    return imported(path, _LMCACHE, duration_s, counts, times, notes=negative_notes(negative))

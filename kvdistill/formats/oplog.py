@@ -219,6 +219,10 @@ _NO_OPERATIONS = {
 }
 
 
+_MAX_COLUMNS = 256
+"""Of an op log; those of warp and sai3 have 15 at most."""
+
+
 def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConnection) -> Imported:
     """Import one log, or the logs of several hosts that ran at the same time, merged by time.
 
@@ -238,6 +242,8 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
                 path=path,
                 row=1,
             )
+        if len(columns) > _MAX_COLUMNS:
+            raise TraceError(f"has {len(columns)} columns: not an op log", path=path, row=1)
         if len(set(columns)) < len(columns):
             raise TraceError("a column is named twice", path=path, row=1)
         if unknown := [name for name in columns if name not in Style.WARP.columns]:

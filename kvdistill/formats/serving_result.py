@@ -41,6 +41,42 @@ def one_file(files: Sequence[Path], kind: str) -> Path:
     return files[0]
 
 
+_NAMED = 5
+"""So many fields with negative numbers are named in a note."""
+
+
+def negative_fields(tree: object) -> dict[str, int]:
+    """Return how many negative numbers each field of a result holds, by its name.
+
+    Numbers of a list are those of its field.
+    """
+    counts: dict[str, int] = {}
+    pending: list[tuple[str, object]] = [("", tree)]
+    while pending:
+        name, value = pending.pop()
+        if isinstance(value, dict):
+            pending += [(f"{name}.{key}".lstrip("."), inner) for key, inner in value.items()]
+        elif isinstance(value, list):
+            pending += [(name, inner) for inner in value]
+        elif isinstance(value, int | float) and value < 0:
+            counts[name] = counts.get(name, 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def negative_notes(counts: Mapping[str, int]) -> list[str]:
+    """Return a note on the fields that hold negative numbers; empty if there are none."""
+    if not counts:
+        return []
+    names = ", ".join(list(counts)[:_NAMED]) + (", ..." if len(counts) > _NAMED else "")
+    numbers = counted(sum(counts.values()), "number")
+    return [f"not used, because they are negative, and so were not measured: {numbers} of {names}"]
+
+
+def is_measured(value: object) -> bool:
+    """Return whether a figure is there and not negative, as benchmarks write what they lack."""
+    return value is not None and not (isinstance(value, int | float) and value < 0)
+
+
 @contextmanager
 def readable(path: Path, misfit: str) -> Iterator[None]:
     """Convert errors while the file at `path` is read to a TraceError.

@@ -9,12 +9,21 @@ from pathlib import Path
 import msgspec
 
 from kvdistill.formats.formats import Imported, ImportOptions
-from kvdistill.formats.serving_result import imported, one_file, times_from_figures, times_of
+from kvdistill.formats.serving_result import (
+    imported,
+    is_measured,
+    negative_fields,
+    negative_notes,
+    one_file,
+    times_from_figures,
+    times_of,
+)
 from kvtrace.core import duckdb
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import decode_json
 from kvtrace.core.run.figures import ServingTimes
 from kvtrace.core.simulation_stats import Count
+from kvtrace.core.text import read_bounded
 from kvtrace.core.units import NS_PER_MS
 
 _VLLM_TIMES = {"p50": "p50_ns", "median": "p50_ns", "p90": "p90_ns", "p95": "p95_ns", "p99": "p99_ns",
@@ -54,7 +63,7 @@ def read_vllm(
     """
     path = one_file(files, "result")
     need_file(path)
-    text = path.read_bytes()
+    text = read_bounded(path)
     if len(results := [line for line in text.splitlines() if line.startswith(b"{")]) > 1:
         raise TraceError(
             f"holds {len(results)} results (--append-result); split them into one file each",
@@ -66,7 +75,7 @@ def read_vllm(
     def summary_times(metric: str, count: int | None = None) -> ServingTimes | None:
         figures = ((name, fields.get(f"{word}_{metric}_ms")) for word, name in _VLLM_TIMES.items())
         return times_from_figures(
-            {name: value for name, value in figures if value is not None}, NS_PER_MS, count, path
+            {name: value for name, value in figures if is_measured(value)}, NS_PER_MS, count, path
         )
 
     # Times of single successful requests, as vLLM counts them; none without --save-detailed.
@@ -84,12 +93,10 @@ def read_vllm(
         "output_token": summary_times("tpot"),
         "answer": summary_times("e2el", result.requests),
     }
-    settings = {name: fields[name] for name in _VLLM_SETTINGS if fields.get(name) is not None}
-    notes = (
-        []
-        if times["first_token"]
-        else ["the result holds no TTFT (excluded by --percentile-metrics)"]
-    )
+    settings = {name: fields[name] for name in _VLLM_SETTINGS if is_measured(fields.get(name))}
+    notes = negative_notes(negative_fields(fields))
+    if not times["first_token"]:
+        notes.append("the result holds no TTFT (excluded by --percentile-metrics)")
     try:
         started = (
             None

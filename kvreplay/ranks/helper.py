@@ -32,10 +32,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from kvtrace.core.app import ENDING, leave_at_once, log
+from kvtrace.core.app import leave_at_once, log
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost, how_to_add
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import argv_of
+from kvtrace.core.signals import ENDING
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
 

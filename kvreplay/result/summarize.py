@@ -25,7 +25,7 @@ from kvreplay.engine.setting import Setting
 from kvreplay.engine.share import AUTO
 from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
-from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WRITE
+from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WINDOW_ROWS, WRITE
 from kvreplay.plan.trace_rows import WHOLE_ROW, trace_row
 from kvreplay.plan.window import IS_LOAD, NO_QOS, RequestTable
 from kvreplay.result import run_tables as tables
@@ -114,6 +114,13 @@ class RunResults:
         # Only the trace has the time of a save without a request, and the time that a run with
         # --duration reached.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
+        # Ranks are put together from their rows, those that were due and not reached included.
+        is_rank = WHOLE_ROW in setting.reader.extras
+        self._omits_tail = bool(setting.rows_once) and is_open_loop and not is_rank
+        self._is_over = False
+        """Whether the run has ended, so that only rows which were laid by then were reached."""
+        self._omitted_rows = 0
+        """Rows behind the last that an open loop with --duration reached: counted, in no table."""
         timed = ("ts_ns",) if setting.window.facts.is_bulk or self._is_cut else ()
         if WHOLE_ROW in setting.reader.extras:
             self._ops_columns += (WHOLE_ROW,)
@@ -155,11 +162,15 @@ class RunResults:
         The load that was due by then is the offered load.
         """
         self._recorder.run["until_ns"] = ended_ns
+        self._is_over = True
 
     def take(self, run_part: RunPart) -> None:
         """Take the next rows; `run_part.first` is the number of rows taken before."""
-        if not self._is_cut:
+        if not (self._is_cut or (self._omits_tail and self._is_over)):
             self._count(run_part)
+            return
+        if self._omitted_rows:
+            self._omit(run_part)
             return
         sent = np.flatnonzero(run_part.rows["submitted_ns"] != NOT_DONE)
         reached = int(sent[-1]) + 1 if len(sent) else 0
@@ -170,6 +181,20 @@ class RunResults:
             self._count(run_part.within(0, reached))
         if reached < len(run_part):
             self._unreached.append(run_part.within(reached, len(run_part)).copy())
+        if self._omits_tail and sum(map(len, self._unreached)) > WINDOW_ROWS:
+            self._omit_unreached()
+
+    def _omit_unreached(self) -> None:
+        """Count the rows that none follows that was reached, without a row of a table each."""
+        for run_part in self._unreached:
+            self._omit(run_part)
+        self._unreached.clear()
+
+    def _omit(self, run_part: RunPart) -> None:
+        """Count rows that were not reached: those that were due are a part of the load."""
+        self._omitted_rows += len(run_part)
+        self._recorder.take(run_part, self._is_measured(run_part))
+        self._write_series()
 
     def end(self) -> None:
         """Note that all rows were taken, including those that the run did not reach.
@@ -177,6 +202,8 @@ class RunResults:
         Results can be read from then on.
         """
         window = self.setting.window
+        if self._omits_tail:
+            self._omit_unreached()
         if self._is_cut and not self.rows:
             # A run that submitted nothing counts the rows of the first repeat as not reached.
             for run_part in self._unreached:
@@ -201,9 +228,8 @@ class RunResults:
                 },
             )
             self.setting = replace(self.setting, window=reached_window)
-        self._take_trace(
-            self.setting.window.rows, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64)
-        )
+        last_row = self._trace.row if self._omitted_rows else self.setting.window.rows
+        self._take_trace(last_row, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
             self._writers[SERVED].write(batch)
         self._recorder.end()
@@ -214,13 +240,16 @@ class RunResults:
         """Record the rows of `run_part` in the figures and tables."""
         if not len(run_part):
             return
-        warmup = self._warmup
-        counts = np.ones(len(run_part), bool)
-        if warmup is not None:
-            counts = np.ascontiguousarray(warmup.is_measured(run_part.rows), np.bool_)
+        counts = self._is_measured(run_part)
         padded_bytes = self._recorder.take(run_part, counts)
         self._write_series()
         self._take_trace(int(run_part.rows["trace_row"][-1]) + 1, run_part, counts, padded_bytes)
+
+    def _is_measured(self, run_part: RunPart) -> np.ndarray:
+        """Return bool a row: whether figures count it, because it is not of the warm-up."""
+        if self._warmup is None:
+            return np.ones(len(run_part), bool)
+        return np.ascontiguousarray(self._warmup.is_measured(run_part.rows), np.bool_)
 
     def _write_series(self, *, is_last: bool = False) -> None:
         if (over := self._recorder.over(is_last=is_last)) is not None:
@@ -261,6 +290,11 @@ class RunResults:
                 self._writers[SERVED].write(served)
         # Otherwise a run of hours keeps the peak memory of all its tables.
         pa.default_memory_pool().release_unused()
+
+    @property
+    def omitted_rows(self) -> int:
+        """Rows that the run did not reach, and that have no row in ops.parquet."""
+        return self._omitted_rows
 
     @property
     def rows(self) -> int:
@@ -521,7 +555,11 @@ def build_results(results: RunResults, header: RunBegun, measured: Measured) -> 
             verification=measured.verification,
             device_io=measured.device_io,
             probes=measured.probes,
-            notes=[*_notes(setting, header, measured, requests), *measured.trouble],
+            notes=[
+                *_notes(setting, header, measured, requests),
+                *omitted_notes(results.omitted_rows),
+                *measured.trouble,
+            ],
             requests=requests,
             mlperf=mlperf,
             metrology=results.metrology(measured.device_io, measured.summary.pace),
@@ -641,6 +679,14 @@ def _notes(
         yield from beside_drive(Path(setting.config.drive), begun, summary)
     if setting.config.is_buffered:
         yield "buffered: the page cache took part, so times are not the device's"
+
+
+def omitted_notes(rows: int) -> list[str]:
+    """Return a note on `rows` that a run did not reach, and that its tables leave out."""
+    if not rows:
+        return []
+    text = "behind the last that was submitted are counted as not reached"
+    return [f"{counted(rows, 'operation')} {text}, and have no rows in ops.parquet"]
 
 
 def skipped_notes(summary: Summary) -> list[str]:

@@ -52,7 +52,7 @@ from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import Holding, Tier, drives_of
-from kvtrace.core.app import INTERRUPTED, noted_signals
+from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import (
     DeviceError,
     FailedOperations,
@@ -75,6 +75,7 @@ from kvtrace.core.run.run_file import (
     sealed,
 )
 from kvtrace.core.schema import BLOCKS
+from kvtrace.core.signals import INTERRUPTED
 from kvtrace.core.tables import create
 
 NOTED_UNREAD_SHARE = 0.01

@@ -29,6 +29,7 @@ from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import add_options, named_as_options
+from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -39,13 +40,6 @@ UsageError = cast(
     next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"),
 )
 """What the command line refuses."""
-INTERRUPTED = 130
-_HUNG_UP = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
-ENDING = (signal.SIGINT, signal.SIGTERM, *_HUNG_UP)
-"""Signals that ask a program to end.
-
-SIGHUP but where nohup has it ignored, SIGINT of a background job as well.
-"""
 _GARBAGE_OBJECTS = 100_000
 _LONGEST_WORD = 200
 _READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
@@ -407,14 +401,11 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     Every error a user can cause is one line on stderr.
     """
     PROGRAM.set(program)
-    with named_as_options():
+    with raised_signals(), named_as_options():
         _run(app, program)
 
 
 def _run(app: typer.Typer, program: str) -> NoReturn:
-    # As an exception, so that temporary files go on the way out.
-    for number in ENDING[1:]:
-        signal.signal(number, lambda number, _: sys.exit(128 + number))
     # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
     gc.set_threshold(_GARBAGE_OBJECTS)
     try:
@@ -547,10 +538,8 @@ def noted_signals() -> Iterator[Callable[[], str | None]]:
     def note(number: int, _frame: object) -> None:
         caught.append(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, note) for number in ENDING}
     try:
-        yield lambda: caught[0] if caught else None
+        with handled_signals(note):
+            yield lambda: caught[0] if caught else None
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
         NOTED.set([])

@@ -19,7 +19,7 @@ import msgspec
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.parameters import named
 from kvtrace.core.temporary import temporary_file
-from kvtrace.core.text import as_utf8
+from kvtrace.core.text import as_utf8, read_bounded
 
 T = TypeVar("T")
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
@@ -75,7 +75,7 @@ def read_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T:
     cannot be read.
     """
     try:
-        data = path.read_bytes()
+        data = read_bounded(path)
     except FileNotFoundError:
         raise TraceError("no such file", path=path) from None
     except OSError as error:

@@ -25,6 +25,7 @@ from typing import Any, Final
 from kvtrace.core.errors import ConfigError, need_file
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named as named_parameter
+from kvtrace.core.text import read_bounded
 from kvtrace.llm import shape as shapes
 
 # Classes of transformers in which a missing num_key_value_heads means one for each attention head.
@@ -60,7 +61,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     """
     need_file(path)
     try:
-        data = path.read_bytes()
+        data = read_bounded(path)
         # Released files hold Infinity, which is no JSON to a strict reader.
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -27,7 +27,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
-from kvtrace.core.text import open_utf8, utf8_lines
+from kvtrace.core.text import open_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading
 
@@ -359,7 +359,8 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
 
 
 _CLIENTS = "chunk-*-trace.csv"
-_NUMBERED = re.compile(rb"([0-9.e+-]+):")
+_NUMBERED = re.compile(rb"(?<![0-9.e+-])([0-9.e+-]++):")
+"""A number before a colon; it begins where no number does, so that each is looked at once."""
 _LAWS = {"Gamma": 1e-4, "Weibull": 1e-2}  # with the smallest shape that can be sampled
 _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
@@ -469,9 +470,7 @@ def _stretches(
     """
     need_file(path)
     rows: list[tuple[float, float, str, float]] = []
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
-    ):
+    for number, line in enumerate(read_bounded(path).decode(errors="replace").splitlines(), 1):
         cells = line.strip().split(",")
         try:
             start_s, rate, _, shape, _ = (float(cells[position]) for position in (0, 1, 2, 4, 5))

@@ -548,6 +548,12 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
             line.newly_append_tokens or 0,
             line.output_tokens or 0,
         )
+        if prefix + added > reading.MAX_TOKENS:
+            raise lines.fault(
+                f"{prefix} and {added} tokens are more than {reading.MAX_TOKENS}",
+                number,
+                "newly_append_tokens",
+            )
         # TraceLab's own figure: tokens that a round adds to the context, less the previous answer.
         trigger = line.timing_events[0].event_type if line.timing_events else ""
         if line.session_id in newest and trigger in ASKING_EVENTS:

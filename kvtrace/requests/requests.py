@@ -44,7 +44,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
-from kvtrace.core.text import as_utf8, utf8_lines
+from kvtrace.core.text import as_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S, format_duration
 
 Ints = NDArray[np.int64]
@@ -528,13 +528,13 @@ class JsonLines(Generic[T]):
                     return isinstance(
                         msgspec.json.decode(text, type=msgspec.Raw), msgspec.Raw
                     ) and (text.startswith(b"{"))
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, RecursionError):
                     return False
         return True
 
     def _whole_file(self) -> Iterator[tuple[int, T]]:
         """Yield the document, or the documents of the array, that the whole file is."""
-        text = as_utf8(self.path.read_bytes())
+        text = as_utf8(read_bounded(self.path))
         self._digest.update(text)
         if text.lstrip().startswith(b"["):
             yield from enumerate(decode_json(text, list[self._kind], self.path), 1)  # type: ignore[name-defined]

@@ -20,10 +20,11 @@ _DAY_NS = 86_400 * NS_PER_S
 _YEAR_NS = 365 * _DAY_NS
 _QUOTED = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|None)"""
 _IDS = r"_token_ids: (?:None|\[([0-9, ]*)\])"
-_VLLM = re.compile(
-    r"(\d\d-\d\d \d\d:\d\d:\d\d)[^]]*\] (?:Received request|Request|(Generated response)) (\S+?)"
+_VLLM_EVENT = re.compile(
+    r"\] (?:Received request|Request|(Generated response)) (\S+?)"
     r"(?: \(streaming (?:complete|(delta))\))?(?: details)?: (.*)"
 )
+_VLLM_TIME = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d")
 _VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
 _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
 
@@ -48,9 +49,10 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
         return tuple(units[index : index + per_token] for index in range(0, len(units), per_token))
 
     for number, line in log:
-        if (match := _VLLM.search(line)) is None or match[4]:
+        event = _vllm_event(line)
+        if event is None:
             continue
-        when, answer, name, _, text = match.groups()
+        when, answer, name, text = event
         request = logged.setdefault(name, _LoggedRequest(log.ns(when, number)))
         match_of_text = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(text)
         if match_of_text is None and (answer or text.startswith("prompt: ")):
@@ -87,6 +89,22 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
         ),
     )
     return log.requests("vllm-log", with_prompts, block_tokens, notes)
+
+
+def _vllm_event(line: str) -> tuple[str, str | None, str, str] | None:
+    """Return the first request or answer of `line`: time, whether an answer, name and text.
+
+    None if there is none, or it is a part of an answer that is streamed.
+
+    The time stands between the bracket before the event and its own, so that each part of a line is
+    looked at once, however long it is.
+    """
+    for event in _VLLM_EVENT.finditer(line):
+        begin = line.rfind("]", 0, event.start()) + 1
+        if (when := _VLLM_TIME.search(line, begin, event.start())) is not None:
+            answer, name, is_part, text = event.groups()
+            return None if is_part else (when[0], answer, name, text)
+    return None
 
 
 _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")

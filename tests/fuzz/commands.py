@@ -50,7 +50,7 @@ def with_a_trace(rng: random.Random, folder: Path) -> Trial:
         (["kvdistill", "fio", name, "--tier", "nvme", "-o", "jobs", "--fio-version", "3.33", *json_], ["jobs/replay.fio"]),
         (["kvdistill", "sai3", name, "--tier", "nvme", "-o", "jobs", *json_], ["jobs/oplog.tsv.zst"]),
         (["kvdistill", "warp", name, "--tier", "nvme", "-o", "jobs", "--csv"], ["jobs/mixed.yml"]),
-        (["kvdistill", "sql", "SELECT op, sum(length_bytes) FROM trace GROUP BY op", name], []),
+        (["kvdistill", "sql", name, "SELECT op, sum(length_bytes) FROM trace GROUP BY op"], []),
         (["kvreplay", "run", name, "--tier", "nvme=null", "-o", "run", *json_], ["run/run.json"]),
     ))  # fmt: skip
     return Command(argv, outputs, "--json" in argv)
@@ -101,7 +101,7 @@ def with_a_run(rng: random.Random, folder: Path) -> Trial:
         (["kvdistill", "fio", "run", "--tier", "nvme", "-o", "jobs", "--fio-version", "3.33"], ["jobs/replay.fio"]),
         (["kvdistill", "sai3", "run", "--tier", "nvme", "-o", "jobs"], ["jobs/oplog.tsv.zst"]),
         (["kvdistill", "warp", "run", "--tier", "nvme", "-o", "jobs"], ["jobs/mixed.yml"]),
-        (["kvdistill", "sql", "runs-at-a-glance", "run"], []), (["kvdistill", "sql", "SELECT count(*) FROM ops", "run"], []),
+        (["kvdistill", "sql", "run", "--query", "runs_at_a_glance"], []), (["kvdistill", "sql", "run", "SELECT count(*) FROM ops"], []),
     ))  # fmt: skip
     return Command(argv, outputs, "--json" in argv)
 

@@ -78,11 +78,22 @@ class Command:
 
     Without, it replays all of `t.parquet`.
     """
+    is_replay: bool = True
+    """Whether it leaves operations; of others, only what is left behind is looked at."""
+    force: tuple[str, ...] = ("--force",)
+    """How it is told to replace its output."""
+
+    @property
+    def makes_file(self) -> bool:
+        """Whether it is given a file in `out`, a folder that must be there."""
+        return any(word.startswith("out/") for word in self.argv)
 
 
 COMMANDS = {
-    "gen": Command(("kvtrace", *GEN, "out/made.parquet"), is_reproducible=True),
-    "fio": Command(("kvdistill", "fio", "t.parquet", "--tier", "nvme", "-o", "out"), is_reproducible=True),
+    "gen": Command(("kvtrace", *GEN, "out/made.parquet"), is_reproducible=True, is_replay=False),
+    "fio": Command(
+        ("kvdistill", "fio", "t.parquet", "--tier", "nvme", "-o", "out"), is_reproducible=True, is_replay=False
+    ),
     "run": Command(("kvreplay", "run", "t.parquet", "--tier", "nvme=scratch", "--speed", "4", "-o", "out")),
     "trials": Command(("kvreplay", "run", "t.parquet", "--tier", "nvme=scratch", "--trials", "2", "-o", "out")),
     "sweep": Command(
@@ -92,8 +103,20 @@ COMMANDS = {
         (*MLPERF, "--duration", "2s", "--trials", "2", "--capacity", "1GiB", "--break-rules", "-o", "out"),
         trace="out/trace.parquet",
     ),
+    "report": Command(("kvdistill", "report", "t.parquet", "-o", "out/report.html"), is_replay=False),
+    "sai3": Command(("kvdistill", "sai3", "t.parquet", "--tier", "nvme", "-o", "out"), is_replay=False, force=()),
+    "warp": Command(("kvdistill", "warp", "t.parquet", "--tier", "nvme", "-o", "out"), is_replay=False, force=()),
+    "profile": Command(("kvdistill", "profile", "t.parquet", "--tier", "nvme", "-o", "out/p.json"), is_replay=False),
+    "import": Command(("kvdistill", "import", "fio-log", "j_lat.1.log", "-o", "out"), is_replay=False),
+    "convert": Command(("kvtrace", "convert", "t.parquet", "out/t.csv.zst"), is_replay=False),
+    "mlperf-csv": Command(("kvtrace", "convert", "t.parquet", "out/t.csv", "--to", "mlperf"), is_replay=False),
+    "sql": Command(("kvdistill", "sql", "t.parquet", "SELECT op, count(*) FROM trace GROUP BY op"), is_replay=False, force=()),
     "s3": Command(("kvreplay", "run", "t.parquet", "--tier", f"nvme=s3://{BUCKET}/case", "--limit", "400", "-o", "out")),
 }  # fmt: skip
+
+
+Known = tuple[float, dict[str, str], dict[str, int]]
+"""Of an undisturbed command: its seconds, its files by hash, and the rows of its runs."""
 
 
 def start(command: Command, folder: Path, *extra: str) -> subprocess.Popen[bytes]:
@@ -101,7 +124,15 @@ def start(command: Command, folder: Path, *extra: str) -> subprocess.Popen[bytes
     program, *rest = command.argv
     said = (folder / "said").open("wb")
     argv = [sys.executable, "-m", f"{program}.cli", *rest, *extra]
-    return subprocess.Popen(argv, cwd=folder, stdout=said, stderr=said, start_new_session=True)
+    (folder / "tmp").mkdir(exist_ok=True)
+    return subprocess.Popen(
+        argv,
+        cwd=folder,
+        stdout=said,
+        stderr=said,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(folder / "tmp")},
+    )
 
 
 def finish(command: Command, folder: Path, *extra: str) -> float:
@@ -132,7 +163,9 @@ def rows_of(path: Path, columns: tuple[str, ...], table: object) -> Iterator[dic
         yield from batch.to_pylist()
 
 
-def check_rows(ops: Path, trace: list[dict[str, object]], *, is_whole: bool) -> int:
+def check_rows(
+    ops: Path, trace: list[dict[str, object]], *, is_whole: bool, is_repeated: bool = False
+) -> int:
     """Return how many rows the run's `ops` has.
 
     FoundError if one is not the trace's, or some are missing.
@@ -152,7 +185,7 @@ def check_rows(ops: Path, trace: list[dict[str, object]], *, is_whole: bool) -> 
             and row["completed_ns"] < row["submitted_ns"]
         ):
             raise FoundError(f"{ops}: row {row['row']} ends before it begins")
-    if any(count > 1 for count in seen.values()):
+    if not is_repeated and any(count > 1 for count in seen.values()):
         raise FoundError(
             f"{ops}: rows come twice: {[row for row, count in seen.items() if count > 1][:5]}"
         )
@@ -176,7 +209,8 @@ def recovered(command: Command, folder: Path, trace: list[dict[str, object]]) ->
     found = sorted((folder / "out").rglob("ops.parquet"))
     if found and command.trace:
         trace = trace_of(folder / command.trace)
-    return [check_rows(ops, trace, is_whole=False) for ops in found]
+    is_repeated = bool(command.trace)
+    return [check_rows(ops, trace, is_whole=False, is_repeated=is_repeated) for ops in found]
 
 
 def check(
@@ -197,25 +231,58 @@ def check(
         wrong = [path for path, digest in left.items() if wanted.get(path) not in (None, digest)]
         if wrong:
             raise FoundError(f"files are not what they are without a kill: {wrong}")
-    elif out.exists():
+    elif command.is_replay and out.exists():
         rows = recovered(command, folder, trace)
         word = f"{sum(rows)} rows" if rows else word
-    finish(command, folder, "--force")
-    if command.is_reproducible:
-        if files(out) != wanted:
-            raise FoundError("the next run does not write the same files")
-        return word
+    finish(command, folder, *command.force)
+    check_nothing_stale(folder)
+    if command.is_reproducible and files(out) != wanted:
+        raise FoundError("the next run does not write the same files")
+    if command.is_replay:
+        check_replayed(command, folder, trace, whole)
+    return word
+
+
+def check_nothing_stale(folder: Path) -> None:
+    """Check that no temporary file or folder is below `folder`."""
+    stale = [
+        path for path in folder.rglob("*") if path.name.startswith(".") or path.parent.name == "tmp"
+    ]
+    if stale:
+        raise FoundError(f"the next run leaves {stale[:3]}")
+
+
+def check_replayed(
+    command: Command, folder: Path, trace: list[dict[str, object]], whole: dict[str, int]
+) -> None:
+    """Check that the run in `folder` has all rows, and left nothing on its target."""
+    out = folder / "out"
     if command.trace:
         trace = trace_of(folder / command.trace)
     for ops in out.rglob("ops.parquet"):
-        key, count = str(ops.relative_to(out)), check_rows(ops, trace, is_whole=True)
+        key, count = (
+            str(ops.relative_to(out)),
+            check_rows(ops, trace, is_whole=True, is_repeated=bool(command.trace)),
+        )
         if not command.trace and whole.get(key, count) != count:
             raise FoundError(f"{key} of the next run has {count} rows, not {whole[key]}")
     if any((folder / "scratch").iterdir()):
         raise FoundError(
             f"the next run leaves {[path.name for path in (folder / 'scratch').iterdir()][:3]} on its target"
         )
-    return word
+
+
+def undisturbed(command: Command, folder: Path, trace: list[dict[str, object]]) -> Known:
+    """Run `command` to its end in `folder`."""
+    took, out = finish(command, folder), folder / "out"
+    rows = trace_of(folder / command.trace) if command.trace else trace
+    whole = {
+        str(path.relative_to(out)): check_rows(
+            path, rows, is_whole=True, is_repeated=bool(command.trace)
+        )
+        for path in (out.rglob("ops.parquet") if command.is_replay else ())
+    }
+    return took, files(out) if out.exists() else {}, whole
 
 
 def new_folder(at: Path, trace: Path) -> Path:
@@ -224,7 +291,7 @@ def new_folder(at: Path, trace: Path) -> Path:
     for part in ("scratch", "out"):
         (at / part).mkdir()
     (at / "out").rmdir()
-    for path in trace.parent.glob("t.*"):
+    for path in [*trace.parent.glob("t.*"), *trace.parent.glob("*.log")]:
         os.link(path, at / path.name)
     return at
 
@@ -257,20 +324,16 @@ def main() -> None:
             os.environ |= {"AWS_REGION": "us-east-1", "AWS_ALLOW_HTTP": "true"}
         (place / "given").mkdir()
         finish(Command(("kvtrace", *GEN, "t.parquet")), place / "given")
+        lines = (f"{i}, {1000 + i}, {i % 2}, 4096, {i * 4096}" for i in range(200_000))
+        (place / "given" / "j_lat.1.log").write_text("\n".join(lines) + "\n", encoding="ascii")
         trace = trace_of(place / "given" / "t.parquet")
         known = {}
         for name in names:
             folder = new_folder(place / name, place / "given" / "t.parquet")
-            if name == "gen":
+            if COMMANDS[name].makes_file:
                 (folder / "out").mkdir()
-            took = finish(COMMANDS[name], folder)
-            out = folder / "out"
-            rows = trace_of(folder / own) if (own := COMMANDS[name].trace) else trace
-            whole = {
-                str(p.relative_to(out)): check_rows(p, rows, is_whole=True)
-                for p in out.rglob("ops.parquet")
-            }
-            known[name] = took, files(out), whole
+            known[name] = undisturbed(COMMANDS[name], folder, trace)
+            took, _files, whole = known[name]
             print(f"{name}: {took:.1f} s undisturbed, {sum(whole.values())} rows", flush=True)
         for number in [asked.case] if asked.case is not None else range(asked.kills):
             draw = random.Random(f"{asked.seed} {number}")
@@ -280,7 +343,7 @@ def main() -> None:
                 new_folder(place / f"case-{number}", place / "given" / "t.parquet"),
                 draw.uniform(0.1, took),
             )
-            if name == "gen":
+            if COMMANDS[name].makes_file:
                 (folder / "out").mkdir()
             try:
                 with start(COMMANDS[name], folder) as process:

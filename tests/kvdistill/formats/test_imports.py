@@ -1411,3 +1411,21 @@ def test_the_command_tells_what_it_left_out(tmp_path):
     assert shows(done.stderr, "1 row: LIST … STAT … w.csv, row 1")
     bad = run_cli("kvdistill", "import", "xml", log, "-o", tmp_path / "out", check=False)
     assert bad.returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        (
+            "x.iolog",
+            ["fio version 3 iolog", "1 f write 9223372036854775807 6144", "2 f read 0 512"],
+        ),
+        ("x.iolog", ["fio version 3 iolog", "9223372036854775 f write 0 6144", "2 f read 0 512"]),
+    ],
+)
+def test_numbers_beyond_64_bits_of_an_iolog_are_left_out(tmp_path, name, lines):
+    (tmp_path / name).write_text("\n".join([*lines, ""]))
+    account = import_files(
+        [tmp_path / name], ImportOptions(Format.FIO_IOLOG), tmp_path / "out", ["kvdistill"]
+    )
+    assert (account.rows_kept, sum(account.left_out.values())) == (1, 1)

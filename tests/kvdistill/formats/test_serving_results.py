@@ -9,6 +9,7 @@ given to their own writers.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -264,3 +265,40 @@ def test_what_lmcache_does_not_say_is_null(tmp_path):
     )
     refused = run_cli("kvdistill", "sql", tmp_path / "out", "FROM ops", check=False).stderr
     assert shows(refused, "runs")
+
+
+@pytest.mark.parametrize(
+    ("kind", "sample", "place", "field"),
+    [
+        ("vllm-bench", "vllm-0.32.0.json", ("p99_ttft_ms",), "p99_ttft_ms"),
+        ("vllm-bench", "vllm-0.32.0.json", ("max_concurrency",), "max_concurrency"),
+        ("vllm-bench", "vllm-0.32.0-detailed.json", ("mean_itl_ms",), "mean_itl_ms"),
+        ("lmcache-bench", "lmcache-0.5.6.json", ("results", "p90_ttft_ms"), "results.p90_ttft_ms"),
+        ("lmcache-bench", "lmcache-0.5.6.json", ("config", "seed"), "config.seed"),
+    ],
+)
+def test_a_negative_number_counts_as_unmeasured(tmp_path, kind, sample, place, field):
+    result = json.loads((SAMPLES / sample).read_text())
+    values = result
+    for name in place[:-1]:
+        values = values[name]
+    values[place[-1]] = -1
+    (tmp_path / "r.json").write_text(json.dumps(result))
+    run_cli("kvdistill", "import", kind, tmp_path / "r.json", "-o", tmp_path / "out")
+    text = (tmp_path / "out" / "run.json").read_text()
+    (note,) = [note for note in json.loads(text)["notes"] if "negative" in note]
+    assert f"1 number of {field}" in note
+    assert not re.search(r": -[0-9]", text)
+
+
+def test_negative_times_of_rows_are_left_out_of_the_duration(tmp_path):
+    lines = (SAMPLES / "lmcache-0.5.6.csv").read_text().splitlines()
+    header = lines[0].split(",")
+    cells = lines[1].split(",")
+    cells[header.index("submit_time")] = cells[header.index("decode_speed")] = "-1"
+    (tmp_path / "r.csv").write_text("\n".join([lines[0], ",".join(cells), *lines[2:], ""]))
+    run_cli("kvdistill", "import", "lmcache-bench", tmp_path / "r.csv", "-o", tmp_path / "out")
+    run = json.loads((tmp_path / "out" / "run.json").read_text())
+    (note,) = [note for note in run["notes"] if "negative" in note]
+    assert "2 numbers of decode_speed, submit_time" in note
+    assert run["summary"]["wall_ns"] < 10 * 10**9

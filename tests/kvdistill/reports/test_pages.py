@@ -267,7 +267,7 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     assert [series.colour for series in distribution.charts[0].series] == [0, 0, 0, 1, 1, 1]
 
 
-def test_trials_that_vary_support_a_claim_if_the_sides_are_apart(tmp_path):
+def test_trials_that_vary_support_a_claim_if_sides_are_apart(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1e6, 1e6]), side(tmp_path, "b", [2e6, 2.3e6, 2e6])
     compared, _document = read_comparison([a, b])
     assert re.match(r"b reads \d+ % slower at p99 \[\d+, \d+\] than a", compared.verdict)

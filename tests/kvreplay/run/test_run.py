@@ -33,6 +33,7 @@ from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
+from kvtrace.core.parameters import named_as_options
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table
@@ -677,7 +678,8 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
 def test_options_that_mean_nothing_are_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    # As the command names them.
+    with named_as_options(), pytest.raises(ConfigError) as caught:
         run(tmp_path, [row("write", 1, 0)], **options)
     assert shows(str(caught.value), message)
     assert not (tmp_path / "run").exists()
