@@ -360,7 +360,7 @@ def replay(
     return replay_config(config, path, argv, output=output, overwrite=overwrite)
 
 
-def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides:
+def compare(first: Run | str | Path, *more_runs: Run | str | Path) -> ComparedSides:
     """Compare runs, or folders of trials, each with the first.
 
     `kvdistill.compare` does it, and takes traces and probes as well. A folder of trials, as
@@ -382,7 +382,7 @@ def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides
     """
     import kvdistill
 
-    return kvdistill.compare(first, *others)
+    return kvdistill.compare(first, *more_runs)
 
 
 def replay_config(

@@ -218,7 +218,7 @@ class _Run:
             populated, failed_populate = self._populate(engine, interrupted, laid_out)
             if failed_populate is None:
                 # How far drives are written, for later runs.
-                for drive, region in laid_out.whole:
+                for drive, region in laid_out.filled:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
