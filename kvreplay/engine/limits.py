@@ -38,7 +38,7 @@ THREADS = 128
 BUFFERS_PART = 4
 """Buffers may take this part of the memory that is available and that no tier needs.
 
-Most are never touched.
+All that may be in use are touched before the run.
 """
 ASKED = "--queue-depth"
 

@@ -7,23 +7,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from kvtrace.core import np
 
-FIRST_BYTES = 128 << 20
-"""Bytes of growing buffers that are touched and registered with a ring before a run begins."""
-_LOOKED_EACH_S = 0.002
-_AHEAD = 4
-"""How many buffers are touched for each in use.
-
-As a backlog grows by gigabytes a second, the kernel has to keep up.
-"""
-_STEP_BYTES = 32 << 20
-"""Bytes that are touched in one step; only touched bytes are used."""
+REGISTERED_BYTES = 128 << 20
+"""Bytes of an open loop's buffers that are registered with a ring: the kernel pins them."""
 PAGE_BYTES = 4096
 """Requests to drives are multiples of this; the pages of some kernels are larger."""
 HUGE_PAGE_BYTES = 2 << 20
@@ -33,15 +23,16 @@ _POPULATE_WRITE = 23
 
 
 class Arena:
-    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
+    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before a run begins.
 
-    Of one that grows, the first are, and the others when more are needed; beyond `most`, none.
+    So a run takes as much memory at its start as at its end, however many I/Os are in flight.
+    Beyond the `most` that are ever filled, none is touched.
     """
 
     def __init__(
-        self, count: int, slot_bytes: int, *, is_growing: bool = False, most: int | None = None
+        self, count: int, slot_bytes: int, *, is_open_loop: bool = False, most: int | None = None
     ) -> None:
-        """Map the buffers.
+        """Map the buffers, and touch those that are filled.
 
         `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all).
         """
@@ -52,71 +43,19 @@ class Arena:
         self._map, first = map_aligned(self.nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
         self._view = memoryview(self._map)[first : first + self.nbytes]
-        self._most = count if most is None else min(count, max(1, most))
-        self.first = (
-            min(self._most, max(1, FIRST_BYTES // slot_bytes)) if is_growing else self._most
-        )
-        """How many are touched from the beginning on."""
+        self.touched = count if most is None else min(count, max(1, most))
+        """How many are touched, the first of all."""
+        registered = max(1, REGISTERED_BYTES // slot_bytes) if is_open_loop else self.touched
+        self.registered = min(self.touched, registered)
+        """How many a ring may register."""
         self.used: int | None = None
         """How many were in use at once, at most; None before any job."""
-        self.touched = 0
-        """How many are touched by now."""
-        self.grow(self.first)
+        touch(self.address, self.touched * slot_bytes)
 
     def view(self, address: int, nbytes: int) -> memoryview:
         """Return `nbytes` from `address` on, which lie in a buffer."""
         at = address - self.address
         return self._view[at : at + nbytes]
-
-    @property
-    def usable(self) -> int:
-        """How many may be in use: all, once those that are ever filled are touched."""
-        return self.count if self.touched == self._most else self.touched
-
-    def grow(self, count: int) -> None:
-        """Touch the first `count` buffers."""
-        count = min(count, self._most)
-        if count > self.touched:
-            touch(
-                self.address + self.touched * self.slot_bytes,
-                (count - self.touched) * self.slot_bytes,
-            )
-            self.touched = count
-
-
-@contextmanager
-def growing(
-    arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]
-) -> Iterator[None]:
-    """While the context lasts touch buffers as `used` reports them in use, and release touched ones
-    by `let_use`.
-
-    A thread touches more before they are needed, where some are not touched: the kernel would
-    otherwise, in the time of an I/O, or while data is made.
-    """
-    is_over = threading.Event()
-
-    def look() -> None:
-        while arena.usable < arena.count and not is_over.wait(_LOOKED_EACH_S):
-            while arena.usable < min(arena.count, _AHEAD * used()) and not is_over.is_set():
-                arena.grow(arena.touched + max(1, _STEP_BYTES // arena.slot_bytes))
-                let_use(arena.usable)
-
-    thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
-    if arena.usable < arena.count:
-        try:
-            thread.start()
-        except RuntimeError:
-            # The system starts no more threads: others will miss theirs, too.
-            arena.grow(arena.count)
-    let_use(arena.usable)
-    try:
-        yield
-    finally:
-        is_over.set()
-        if thread.ident is not None:
-            thread.join()
-        arena.used = max(arena.used or 0, used())
 
 
 def touch(address: int, nbytes: int) -> None:
