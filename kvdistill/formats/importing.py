@@ -218,9 +218,12 @@ def _metadata(
         "first_unix_ns": imported.first_unix_ns,
     }
     tiers = [TierFacts(name) for name in imported.tiers] if table in (TRACE, OBJECTS, OPS) else []
-    return describe(
-        table, "kvdistill", argv, config, tiers=tiers, source=source, notes=imported.account.lines()
-    )
+    notes = imported.account.lines()
+    try:
+        return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=notes)
+    except ValueError as error:
+        # Names of jobs and devices become those of tiers.
+        raise TraceError(str(error), path=files[0]) from None
 
 
 ENGINE = "other"
