@@ -40,7 +40,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, open_table, unpacked
-from kvtrace.core.temporary import temporary_folder
+from kvtrace.core.temporary import sweep, temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
 
@@ -185,6 +185,9 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
         raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
     if not outdir.exists() and not outdir.parent.is_dir():
         raise DeviceError(f"{outdir.parent}: no such directory; create it first")
+    if outdir.is_dir():
+        # What a killed import was writing is no file of others.
+        sweep(outdir)
     entries = list(outdir.iterdir()) if outdir.is_dir() else []
     if entries and {*map(_made_by, entries)} - {None} != {"kvdistill"}:
         raise DeviceError(f"{outdir} is not empty and holds no import; name another folder with -o")

@@ -550,8 +550,19 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         )
         peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
         tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
-        stack.callback(tier.close)
+        stack.callback(_close_tier, tier)
         tier.open(max(together))
+
+
+def _close_tier(tier: Tier) -> None:
+    """Close a tier; what cannot be removed is said, and hides no result of the run."""
+    try:
+        tier.close()
+    except OSError as error:
+        log(
+            f"{tier.target} could not be cleaned up ({error.strerror or error}); the next run there"
+            " does it"
+        )
 
 
 def _space(path: Path) -> object:

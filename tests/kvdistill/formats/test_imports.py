@@ -23,6 +23,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
+from kvtrace.core.temporary import host_digest
 
 HEADER = "\t".join(Style.WARP.columns)
 
@@ -1459,9 +1460,21 @@ def test_amounts_beyond_64_bits_of_a_fio_log_are_left_out(tmp_path):
 
 
 def test_a_job_whose_name_cannot_be_printed_is_one_error(tmp_path):
-    job = {"jobname": "a\nb", "read": {"io_bytes": 4096, "total_ios": 1, "runtime": 1}}
+    times = {"min": 1, "max": 1, "mean": 1.0, "N": 1}
+    read = {"io_bytes": 4096, "bw_bytes": 4096, "iops": 1.0, "total_ios": 1, "runtime": 1}
+    job = {"jobname": "a\nb", "error": 0, "read": read | {"lat_ns": times, "clat_ns": times}}
     (tmp_path / "o.json").write_text(json.dumps({"fio version": "fio-3.33", "jobs": [job]}))
     with pytest.raises(TraceError, match="cannot be printed"):
         import_files(
             [tmp_path / "o.json"], ImportOptions(Format.FIO_JSON), tmp_path / "out", ["kvdistill"]
         )
+
+
+def test_an_import_replaces_what_a_killed_one_was_writing(tmp_path):
+    (tmp_path / "j_lat.1.log").write_text("1, 1000, 0, 4096, 0\n")
+    (tmp_path / "out").mkdir()
+    stale = f".trace.parquet.{host_digest()}-{2**22 + 1}-5.tmp"
+    (tmp_path / "out" / stale).touch()
+    options = ImportOptions(Format.FIO_LOG)
+    import_files([tmp_path / "j_lat.1.log"], options, tmp_path / "out", ["kvdistill"])
+    assert not (tmp_path / "out" / stale).exists()
