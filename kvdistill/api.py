@@ -417,7 +417,7 @@ def sai3(
 
 
 def _longest_run_ns(text: str) -> int:
-    return positive(named("max_duration"), parse_duration_ns)(text)
+    return positive("max_duration", parse_duration_ns)(text)
 
 
 def _write_store_jobs(

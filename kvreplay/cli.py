@@ -1,4 +1,4 @@
-"""The command line of kvreplay: replay traces, and probe what the kernel does meanwhile."""
+"""The command line of kvreplay: replay traces, and probe the kernel's I/O."""
 
 from __future__ import annotations
 

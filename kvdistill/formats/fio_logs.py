@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -497,7 +498,7 @@ def _distribution(counts: NDArray[np.int64] | None) -> Distribution:
         for index, count in enumerate(counts.tolist())
         if count
     ]
-    points = {
+    points: dict[str, Any] = {
         f"{name}_ns": at_rank(bins, nearest_rank(total, ten_thousandths))
         for name, ten_thousandths in QUANTILES.items()
     }

@@ -19,6 +19,7 @@ from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.metrics.ops_table import record_ops
 from kvtrace.core.metrics.recorder import DEFINITIONS, RunFacts
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_builder import (
     RunOutcome,
@@ -70,7 +71,8 @@ def import_files(
             imported = reader(options.format)(utf8_files, options, db)
         if options.tier is not None and not imported.tiers:
             raise ConfigError(
-                f"--tier {options.tier}: {options.format} has no tiers; remove the option"
+                f"{named_parameter('tier', options.tier)}: {options.format} has no tiers; remove"
+                " the option"
             )
         outdir.mkdir(exist_ok=True)
         for name in _FILES:
@@ -193,7 +195,8 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
         raise DeviceError(f"{outdir} is not empty and holds no import; name another folder with -o")
     if entries and not is_forced:
         raise DeviceError(
-            f"{outdir} holds an import already; name another with -o, or add --force to replace it"
+            f"{outdir} holds an import already; name another with -o, or add"
+            f" {named_parameter('force')} to replace it"
         )
 
 

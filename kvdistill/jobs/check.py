@@ -39,6 +39,7 @@ from kvdistill.profile.sources import Distilled, distil_source, file_of
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import find_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import named
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, format_bytes, format_duration
 
@@ -240,9 +241,10 @@ def _fill(
         available_bytes, where = storage.device_bytes, f"on {storage.device}"
     if available_bytes < space_bytes:
         raise DeviceError(
-            f"--check needs {format_bytes(space_bytes)}, but there are"
-            f" {format_bytes(max(0, available_bytes))} {where}; check less with --check-duration or"
-            " --check-bytes"
+            f"{named('check')} needs {format_bytes(space_bytes)}, but there are"
+            f" {format_bytes(max(0, available_bytes))} {where}; check less with"
+            f" {named('check_duration')} or"
+            f" {named('check_bytes')}"
         )
     run_fio(place / PREFILL, 30 + space_bytes / _SLOWEST_BYTES_PER_S)
 

@@ -30,6 +30,7 @@ from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import named
 from kvtrace.core.units import counted, format_bytes, format_duration
 
 MAX_LINES = 1_000_000
@@ -120,7 +121,7 @@ class FioJobs:
         folder = Path(folder)
         if (folder / self.options.target).is_dir():
             raise ConfigError(
-                f"--target {self.options.target} is a folder; name a file or a block device"
+                f"{named('target', self.options.target)} is a folder; name a file or a block device"
             )
         make_folder(folder)
         for job in self.jobs.values():
@@ -204,8 +205,9 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
     for job in jobs.values() if options.is_strict else ():
         if any(figure.is_missed for figure in job.expected):
             raise ConfigError(
-                f"--strict: {job.mode.job} is {expectation_text(job.expected)}; nothing was written;"
-                " choose other jobs with --mode, or remove --strict"
+                f"{named('strict')}: {job.mode.job} is {expectation_text(job.expected)}; nothing"
+                " was written;"
+                f" choose other jobs with {named('mode')}, or remove {named('strict')}"
             )
     return FioJobs(distilled, options, jobs, replayed, notes)
 

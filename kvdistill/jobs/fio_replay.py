@@ -45,6 +45,7 @@ from kvtrace.core import pa, pc, pq
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import aside
 from kvtrace.core.native.library import I8, function
+from kvtrace.core.parameters import named
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import (
     NS_PER_MS,
@@ -617,7 +618,7 @@ def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[Pla
     if count > MAX_OPS:
         raise ConfigError(
             f"{count:,} operations exceed the maximum of the reuse job ({MAX_OPS:,}); shorten it"
-            " with --max-duration"
+            f" with {named('max_duration')}"
         )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isnan, nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,7 +32,9 @@ from kvtrace import __version__
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import sys_text
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import computing_notes, stream_notes
+from kvtrace.core.parameters import named
 from kvtrace.core.units import (
     NS_PER_S,
     counted,
@@ -116,7 +118,7 @@ def parse_version(text: str) -> FioVersion:
     """Return the version in `text`, such as `3.33` or `fio-3.42-12-gabcdef`."""
     match = re.fullmatch(r"(?:fio-)?([0-9]+)\.([0-9]+)(?:[.-].*)?", text.strip())
     if match is None:
-        raise ConfigError(f"--fio-version {text}: write it as 3.33")
+        raise ConfigError(f"{named('fio_version', text)}: write it as 3.33")
     version = FioVersion(int(match[1]), int(match[2]))
     if version < READS_IOLOG_3:
         raise ConfigError(
@@ -171,14 +173,14 @@ class JobOptions:
         "Longest run time of stat and reuse.  [default: 300s]",
         300 * NS_PER_S,
         "--max-duration",
-        parse=positive("--max-duration", parse_duration_ns),
+        parse=positive("max_duration", parse_duration_ns),
     )
     seed: int = option("Random seed of reuse.", 42, min=0)
     space_bytes: int | None = option(
         "Space of the target for stat, if the source has no offsets (10GiB).",
         None,
         "--space",
-        parse=positive("--space", parse_bytes),
+        parse=positive("space", parse_bytes),
     )
     has_check: bool = option(
         "Run the jobs briefly and compare them with the source.", False, "--check"
@@ -187,12 +189,12 @@ class JobOptions:
         "Duration of the source that each checked job runs.  [default: 10s]",
         10 * NS_PER_S,
         "--check-duration",
-        parse=positive("--check-duration", parse_duration_ns),
+        parse=positive("check_duration", parse_duration_ns),
     )
     check_bytes: int = option(
         "Maximum bytes that --check replays, and maximum scratch file.  [default: 4GiB]",
         4 << 30,
-        parse=positive("--check-bytes", parse_bytes),
+        parse=positive("check_bytes", parse_bytes),
     )
     is_destroying: bool = option(
         "Allow --check on a --target that is a block device: all data on it is lost.",
@@ -233,18 +235,19 @@ class JobOptions:
             or any(character.isspace() or character in "'\"#;" for character in self.target)
         ):
             raise ConfigError(
-                f"--target {self.target}: fio's log allows names of at most {_MAX_TARGET} characters"
+                f"{named('target', self.target)}: fio's log allows names of at most {_MAX_TARGET}"
+                " characters"
                 " without spaces, quotes, # or ;"
             )
         if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
             raise ConfigError(
-                f"--io-bytes {self.io_bytes}: it must be a multiple of 4096 below 4 GiB"
+                f"{named('io_bytes', self.io_bytes)}: it must be a multiple of 4096 below 4 GiB"
             )
         if self.jobs is not None and not 1 <= self.jobs <= MAX_JOBS:
-            raise ConfigError(f"--jobs {self.jobs}: it must be 1 to {MAX_JOBS}")
+            raise ConfigError(f"{named('jobs', self.jobs)}: it must be 1 to {MAX_JOBS}")
         if self.log_version not in (None, ABSOLUTE, RELATIVE):
             raise ConfigError(
-                f"--log-version {self.log_version}: it must be {ABSOLUTE} or {RELATIVE}"
+                f"{named('log_version', self.log_version)}: it must be {ABSOLUTE} or {RELATIVE}"
             )
 
     def on_this_machine(self) -> JobOptions:
@@ -382,7 +385,8 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
         return whole_mib(profile.space.span_bytes + min(profile.longest_bytes, STAT_MAX_IO_BYTES))
     if options.space_bytes is None:
         raise ConfigError(
-            f"{profile.origin.file} has no offsets; give the space to use with --space, such as"
+            f"{profile.origin.file} has no offsets; give the space to use with {named('space')},"
+            " such as"
             " 10GiB"
         )
     return whole_mib(options.space_bytes)
@@ -613,7 +617,7 @@ def common_losses(profile: Profile, *, has_deletes: bool = True) -> list[str]:
     return lines
 
 
-FioResult = dict[str, Any]
+FioResult = JsonObject
 """fio's JSON output; its fields depend on fio's version and the job."""
 
 
@@ -667,7 +671,7 @@ def run_fio(
     except subprocess.TimeoutExpired:
         raise DeviceError(
             f"fio did not end {job.name} within {timeout_s:.0f} s; the target is too slow: check"
-            " less with --check-duration or --check-bytes"
+            f" less with {named('check_duration')} or {named('check_bytes')}"
         ) from None
     # fio writes warnings before the JSON, to the same stream.
     start = re.search(r"^\{", finished.stdout, re.MULTILINE)

@@ -37,6 +37,7 @@ from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import Distilled
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
+from kvtrace.core.parameters import named
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +142,8 @@ def supported_modes(distilled: Distilled, modes: Sequence[FioMode] | None) -> li
     profile, has_ios = distilled.profile, distilled.ios is not None
     if modes and FioMode.REPLAY in modes and not has_ios:
         raise ConfigError(
-            f"--mode replay: {profile.origin.file} holds statistics only, and no operations; use"
+            f"{named('mode', 'replay')}: {profile.origin.file} holds statistics only, and no"
+            " operations; use"
             " a trace or a run"
         )
     has_reuse = profile.locality is not None and profile.arrivals is not None

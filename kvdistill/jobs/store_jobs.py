@@ -38,6 +38,7 @@ from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_json, write_text
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import MOST
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import (
@@ -235,14 +236,14 @@ class StoreOptions:
         """Raise ConfigError for names that S3 or YAML do not accept."""
         if not _BUCKET.fullmatch(self.bucket):
             raise ConfigError(
-                f"--bucket {self.bucket}: a bucket has 3 to 63 letters a-z, digits, dots and"
+                f"{named('bucket', self.bucket)}: a bucket has 3 to 63 letters a-z, digits, dots and"
                 " hyphens"
             )
         if not _HOST.fullmatch(self.host):
-            raise ConfigError(f"--host {self.host}: write it as HOST:PORT")
+            raise ConfigError(f"{named('host', self.host)}: write it as HOST:PORT")
         if not _TARGET.fullmatch(self.target):
             raise ConfigError(
-                f"--target {self.target}: write a base URI that ends in a slash, such as"
+                f"{named('target', self.target)}: write a base URI that ends in a slash, such as"
                 " s3://bucket/ or direct:///mnt/x/"
             )
 
@@ -531,7 +532,7 @@ def compare_with_run(requested: StoreMix, run: Path, tier: str) -> StoreClosenes
     ConfigError if `run` is not a run, or lacks the tier.
     """
     if not run.is_dir():
-        raise ConfigError(f"--run {run}: name a run of kvreplay")
+        raise ConfigError(f"{named('run', run)}: name a run of kvreplay")
     with temporary_folder("kvdistill-") as scratch:
         measured = profile_mix(distil_source(run, tier, Limit(), scratch).profile)
     gets, puts, deletes = measured.counts
@@ -591,7 +592,7 @@ def write_store_jobs(
     Raises the errors of `distil_source` and `write_oplogs`, and DeviceError if a write fails.
     """
     if not 1 <= hosts <= MAX_HOSTS:
-        raise ConfigError(f"--hosts {hosts}: it must be 1 to {MAX_HOSTS}")
+        raise ConfigError(f"{named('hosts', hosts)}: it must be 1 to {MAX_HOSTS}")
     make_folder(outdir)
     with temporary_folder(".kvdistill-", outdir) as scratch:
         profile = distil_source(source, tier, limit, scratch).profile

@@ -62,6 +62,7 @@ from kvtrace.core.files import read_json
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
+from kvtrace.core.parameters import named
 from kvtrace.core.run.figures import LimitCause
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
@@ -91,7 +92,7 @@ def distil_source(
     file = file_of(path)
     if file.suffix == ".json":
         if str(limit):
-            raise ConfigError(f"--limit: {file} holds statistics only, and no operations")
+            raise ConfigError(f"{named('limit')}: {file} holds statistics only, and no operations")
         return _with_operations(_read_profile(file, tier), None, Limit(), path, tier, folder)
     table = tables.open_table(file).table
     if table not in (TRACE, OPS, BLOCKS):
@@ -176,7 +177,7 @@ def _read_profile(file: Path, tier: str | None) -> Profile:
             )
         profile = read_json(file, Profile, misfit="not a profile of kvdistill: {}")
     if tier is not None and tier != profile.tier:
-        raise ConfigError(f"--tier {tier}: {file} is of {profile.tier}")
+        raise ConfigError(f"{named('tier', tier)}: {file} is of {profile.tier}")
     return profile
 
 
@@ -389,7 +390,7 @@ def _trace_source(file: Path, tier: str | None) -> _Source:
     reader = tables.open_table(file, TRACE)
     names = [t.name for t in reader.meta.tiers]
     if not tier and len(names) != 1:
-        raise ConfigError(f"{file}: choose a tier with --tier: {', '.join(names)}")
+        raise ConfigError(f"{file}: choose a tier with {named('tier')}: {', '.join(names)}")
     name = tier or names[0]
     rows = partial(tier_rows, reader, find_tier_place(reader.meta, name), columns=_COLUMNS)
     return _Source(SourceKind.TRACE, reader.meta, name, rows)

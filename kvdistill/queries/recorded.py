@@ -22,6 +22,10 @@ TIME_FIELDS = ("mean_ns", *(f"{name}_ns" for name in QUANTILES), "max_ns")
 _TEN_THOUSAND = 10_000
 
 
+FigureRow = dict[str, Any]
+"""A row of a table of figures, by column; null is not measured."""
+
+
 class TimeKey(NamedTuple):
     """The measure, tier and operation of a distribution of times."""
 
@@ -30,16 +34,16 @@ class TimeKey(NamedTuple):
     op: str
 
 
-class TimeRows(NamedTuple):
+class TimeFigureRows(NamedTuple):
     """Distributions as rows."""
 
-    points: list[dict[str, Any]]
+    points: list[FigureRow]
     """The time at each share of the operations, if there are enough operations."""
-    summaries: dict[str, list[dict[str, Any]]]
+    summaries: dict[str, list[FigureRow]]
     """Count, mean, percentiles and maximum by tier and operation, for each measure."""
 
 
-def figure_rows(recording: OpsRecording) -> list[dict[str, Any]]:
+def figure_rows(recording: OpsRecording) -> list[FigureRow]:
     """Return counts, bytes and rates by tier and operation.
 
     An unmeasured figure is null: deletes transfer nothing, and a simulated tier has no times.
@@ -78,10 +82,10 @@ def figure_rows(recording: OpsRecording) -> list[dict[str, Any]]:
     return rows
 
 
-def operation_times(recording: OpsRecording, ten_thousandths: Sequence[int]) -> TimeRows:
+def operation_times(recording: OpsRecording, ten_thousandths: Sequence[int]) -> TimeFigureRows:
     """Return latency, response time and lateness of successful operations.
 
-    `ten_thousandths` are the shares of `TimeRows.points`. Simulated tiers have no times, and a
+    `ten_thousandths` are the shares of `TimeFigureRows.points`. Simulated tiers have no times, and a
     closed loop has latencies only.
     """
     recorder = recording.recorder
@@ -98,12 +102,12 @@ def operation_times(recording: OpsRecording, ten_thousandths: Sequence[int]) -> 
     return time_rows(recorder.times, slots, ten_thousandths, MEASURES)
 
 
-def times_of_view(db: duckdb.DuckDBPyConnection) -> TimeRows:
+def times_of_view(db: duckdb.DuckDBPyConnection) -> TimeFigureRows:
     """Return the summaries of the view `times`, which has columns measure, tier, op and time_ns."""
     count_rows = db.execute(
         "SELECT measure, tier, op, count(*) FROM times GROUP BY ALL ORDER BY ALL"
     ).fetchall()
-    counts: Any = np.array([count for *_, count in count_rows], np.int64)
+    counts = np.array([count for *_, count in count_rows], np.int64)
     times = TimeDistributions(len(count_rows), exact_limits(counts))
     slots = {TimeKey(*key): [index] for index, (*key, _) in enumerate(count_rows)}
     for key, (index,) in slots.items():
@@ -119,14 +123,14 @@ def time_rows(
     slots: Mapping[TimeKey, Sequence[int]],
     ten_thousandths: Sequence[int],
     measures: Sequence[str],
-) -> TimeRows:
+) -> TimeFigureRows:
     """Return the rows of `times`; `slots` holds the indices of each key's distributions.
 
     `ten_thousandths` are the shares of the points. Each of `measures` has a list of summaries, which
     may be empty.
     """
-    points: list[dict[str, Any]] = []
-    summaries: dict[str, list[dict[str, Any]]] = {name: [] for name in measures}
+    points: list[FigureRow] = []
+    summaries: dict[str, list[FigureRow]] = {name: [] for name in measures}
     for key, indices in slots.items():
         if not times.count(*indices):
             continue
@@ -142,7 +146,7 @@ def time_rows(
             )
             if value is not None
         ]
-        row: dict[str, Any] = {"tier": key.tier, "op": key.op, "count": distribution.count}
+        row: FigureRow = {"tier": key.tier, "op": key.op, "count": distribution.count}
         row |= {name: getattr(distribution, name) for name in TIME_FIELDS}
         summaries[key.measure].append(row)
-    return TimeRows(points, summaries)
+    return TimeFigureRows(points, summaries)

@@ -15,6 +15,7 @@ from kvtrace.core import pa, pq
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.limit import Limit, busiest_begin_ns, parse_limit
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import OPS, TRACE, enum_code, numbers
 from kvtrace.core.tables import Reader
 from kvtrace.core.units import parse_duration_ns, positive
@@ -123,14 +124,17 @@ def parse_window(
     window = parse_limit(limit)
     if busiest is not None:
         if begin is not None or end is not None:
-            raise ConfigError("--busiest chooses the window itself: remove --from and --to")
-        return replace(window, busiest_ns=positive("--busiest", parse_duration_ns)(busiest))
+            raise ConfigError(
+                f"{named('busiest')} chooses the window itself: remove {named('begin')} and"
+                f" {named('end')}"
+            )
+        return replace(window, busiest_ns=positive("busiest", parse_duration_ns)(busiest))
     begin_ns = 0 if begin is None else parse_duration_ns(begin)
     if end is None:
         return replace(window, begin_ns=begin_ns)
     span_ns = parse_duration_ns(end) - begin_ns
     if span_ns <= 0:
-        raise ConfigError(f"--to {end} is not after --from {begin or '0s'}")
+        raise ConfigError(f"{named('end', end)} is not after {named('begin', begin or '0s')}")
     return replace(window, begin_ns=begin_ns).within(Limit(span_ns=span_ns))
 
 

@@ -6,6 +6,7 @@ largest effect first; and a verdict: one sentence for each side against the firs
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -438,7 +439,8 @@ _LATENCIES = tuple(
 def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> str:
     """Return the verdict of one side against the first: differences, or their absence.
 
-    It is inconclusive for reads, or for writes, if the trials of either side vary too much.
+    The largest difference comes first. A figure whose trials vary too much is inconclusive, and
+    only that figure.
     """
     a, b = names[0], names[side]
     judged = _judged_lines(lines, side)
@@ -453,23 +455,19 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> s
         ):
             # A simulation is exact, so it needs no trials.
             return f"{b} hit rate {hit_sides[side].median:.2%}, {a} {hit_sides[0].median:.2%}"
-    kinds = {(line.tier, line.op) for line in judged if line.op}
-    varying = [line for line in varying_lines(lines, side) if (line.tier, line.op) in kinds]
-    kinds = {(line.tier, line.op) for line in varying}
-    inconclusive = [
-        line
-        for line in judged
-        if (line.tier, line.op) in kinds and line.sides[side].ratio.differs is not None
-    ]
+    inconclusive = [line for line in judged if _is_inconclusive(line, side)]
     reliable = [line for line in judged if line not in inconclusive]
     different = [line for line in reliable if line.sides[side].ratio.differs]
     similar = [line for line in reliable if line.sides[side].ratio.differs is False]
     untested = [line for line in reliable if line.sides[side].ratio.differs is None]
     sentences = clauses(different, a, b, side)
     if similar:
-        sides_text = "otherwise" if different else f"between {b} and {a}"
         ranges = ", ".join(_range_text(line, side) for line in similar)
-        sentences.append(f"no significant difference {sides_text}: {ranges}")
+        sentences.append(
+            f"no significant difference otherwise: {ranges}"
+            if different
+            else f"no difference between {b} and {a}{_largest_compatible(similar, side)}: {ranges}"
+        )
         trials_needed = [line.sides[side].ratio.trials_needed for line in similar]
         finite_needed = [trials for trials in trials_needed if trials is not None]
         if len(finite_needed) < len(trials_needed):
@@ -482,7 +480,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> s
         varying_names = [
             name
             for name, side in ((a, 0), (b, side))
-            if any(_is_spread(line.sides[side]) for line in varying)
+            if any(_is_spread(line.sides[side]) for line in inconclusive)
         ]
         ranges = ", ".join(_range_text(line, side) for line in inconclusive)
         sentences.append(
@@ -494,6 +492,31 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> s
             f"{'; '.join(clauses(untested, a, b, side))}, but too few trials to show a difference"
         ]
     return "; ".join(sentences) or f"{b} against {a}: no common figure shows which is faster"
+
+
+def _is_inconclusive(line: ComparedLine, side: int) -> bool:
+    """Return whether trials of a figure vary so much that nothing is claimed of it.
+
+    They vary by more than MAX_SPREAD on a side, and those of the two sides overlap or give an
+    interval that holds equality. Other figures that vary do not matter.
+    """
+    first, other = line.sides[0], line.sides[side]
+    if other.ratio.differs is None or not (_is_spread(first) or _is_spread(other)):
+        return False
+    ends = (first.low, first.high, other.low, other.high)
+    if None in ends or not other.ratio.differs:
+        return True
+    first_low, first_high, other_low, other_high = (end for end in ends if end is not None)
+    return first_low <= other_high and other_low <= first_high
+
+
+def _largest_compatible(similar: Sequence[ComparedLine], side: int) -> str:
+    """Return the largest difference that the intervals of `similar` figures allow, in words."""
+    ends = [end for line in similar for end in _shown_ends(line.sides[side].ratio)]
+    if None in ends:
+        return ""
+    largest = max(abs(end - 1) for end in ends if end is not None)
+    return f" of more than {percent(largest)} is compatible with these trials"
 
 
 def _judged_lines(lines: Sequence[ComparedLine], side: int) -> list[ComparedLine]:
@@ -523,10 +546,14 @@ def _judged_lines(lines: Sequence[ComparedLine], side: int) -> list[ComparedLine
 
 
 def clauses(lines: Sequence[ComparedLine], a: str, b: str, side: int) -> list[str]:
-    """Return clauses such as `b reads 18 % faster at p99 [12, 23] than a`, and of bandwidths."""
+    """Return clauses such as `b reads 18 % faster at p99 [12, 23] than a`, and of bandwidths.
+
+    Latencies are one clause, bandwidths another; that with the largest difference comes first.
+    """
+    by_size = sorted(lines, key=lambda line: _difference(line, side), reverse=True)
     changes = [
         (line, _change_text(line, line.sides[side].ratio.value), _interval_text(line, side))
-        for line in lines
+        for line in by_size
     ]
     times = [
         f"{line.op + 's' if line.op else 'brings first tokens'} {change} at {_percentile(line)}{interval}"
@@ -538,13 +565,21 @@ def clauses(lines: Sequence[ComparedLine], a: str, b: str, side: int) -> list[st
         for line, change, interval in changes
         if not _is_time(line)
     ]
-    clauses = [f"{b} {' and '.join(times)} than {a}"] if times else []
-    if rates:
-        clauses.append(
-            f"{'its' if times else f'{b} has a'}"
-            f" {' and '.join(rates)}{'' if times else f' than {a}'}"
-        )
-    return clauses
+    time_clause = [f"{' and '.join(times)}"] if times else []
+    rate_clause = [f"a {' and '.join(rates)}"] if rates else []
+    if rates and times and not _is_time(by_size[0]):
+        return [f"{b} has {rate_clause[0]} than {a}", f"it {time_clause[0]}"]
+    if rates and times:
+        return [f"{b} {time_clause[0]} than {a}", f"its {' and '.join(rates)}"]
+    return [f"{b} {text} than {a}" for text in time_clause] + [
+        f"{b} has {text} than {a}" for text in rate_clause
+    ]
+
+
+def _difference(line: ComparedLine, side: int) -> float:
+    """Return how far a ratio is from 1, the same for a half and a double."""
+    value = line.sides[side].ratio.value
+    return abs(math.log(value)) if value else math.inf
 
 
 def _change_text(line: ComparedLine, ratio_: float | None) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypedDict, Unpack
+from typing import ClassVar, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -40,7 +40,6 @@ Key = tuple[str, str, str]
 """Key of a compared figure: tier or layer, operation, name."""
 
 
-JsonObject = dict[str, Any]
 """An object within the metadata of a trace, as the simulator wrote it."""
 
 

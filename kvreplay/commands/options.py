@@ -1,7 +1,4 @@
-"""What several commands share.
-
-Arguments, options and how they are read, and replays on several ranks.
-"""
+"""Arguments and options that several commands share, and sessions of several ranks."""
 
 from __future__ import annotations
 
@@ -28,28 +25,28 @@ RunAsJson = Annotated[
 
 
 def targets(options: list[str] | None) -> dict[str, str]:
-    """Parse `--tier NAME=TARGET` options.
+    """Parse `--tier NAME=TARGET` options; return targets by tier name.
 
-    Return targets by tier name; ConfigError for another form.
+    ConfigError for another form.
     """
-    found: dict[str, str] = {}
-    for said in options or []:
-        name, equals, target = said.partition("=")
+    by_tier: dict[str, str] = {}
+    for text in options or []:
+        name, equals, target = text.partition("=")
         if not (name and equals and target):
             raise ConfigError(
-                f"--tier {said}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram"
+                f"--tier {text}: write it as NAME=TARGET, for example nvme=/mnt/scratch or cpu=ram"
             )
-        if name in found:
+        if name in by_tier:
             raise ConfigError(
-                f"--tier {said}: tier {name} has the target {found[name]} already; name it once"
+                f"--tier {text}: tier {name} has the target {by_tier[name]} already; name it once"
             )
-        found[name] = target
-    return found
+        by_tier[name] = target
+    return by_tier
 
 
 @dataclass(frozen=True, slots=True)
 class RanksArguments:
-    """Whether several ranks replay."""
+    """Options of a replay on several ranks."""
 
     is_mpi: bool = option(
         "Replay on all ranks that mpirun started, each its part of the trace in a folder rank-0000"
@@ -69,31 +66,31 @@ class RanksArguments:
 
 
 @contextmanager
-def session(asked: RanksArguments) -> Iterator[RankSession | None]:
-    """Yield the session of rank 0, null without --mpi.
+def session(arguments: RanksArguments) -> Iterator[RankSession | None]:
+    """Yield the session of rank 0, or None without --mpi.
 
-    Every other rank does what rank 0 orders, then exits.
+    Every other rank carries out the orders of rank 0, then exits.
 
-    ConfigError, ProbeUnavailable if there can be no ranks.
+    ConfigError or ProbeUnavailable if there can be no ranks.
     """
-    if not asked.is_mpi:
-        if asked.partition is not None:
+    if not arguments.is_mpi:
+        if arguments.partition is not None:
             raise ConfigError(
-                f"--partition {asked.partition} partitions a trace over ranks; add --mpi"
+                f"--partition {arguments.partition} partitions a trace over ranks; add --mpi"
             )
         yield None
         return
     from kvreplay.ranks.helper import begin
 
-    with closing(begin(asked.rank_timeout)) as ranks:
+    with closing(begin(arguments.rank_timeout)) as ranks:
         from kvreplay.ranks.rank_session import RankSession
 
-        found = RankSession(ranks, asked.partition)
+        rank_session = RankSession(ranks, arguments.partition)
         if ranks.rank:
-            found.follow()
+            rank_session.follow()
             raise typer.Exit
-        with closing(found):
-            yield found
+        with closing(rank_session):
+            yield rank_session
 
 
 @contextmanager
@@ -112,6 +109,6 @@ def alongside(*, is_mpi: bool, rank_timeout: str) -> Iterator[Alongside | None]:
         except KvError as error:
             ranks.stop(f"an error of rank {ranks.rank}: {error}")
             if ranks.rank:
-                # Rank 0 says it.
+                # Rank 0 reports the error.
                 raise typer.Exit from None
             raise

@@ -16,7 +16,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.units import parse_duration_ns
 
 
-# Long: a parameter an option.
+# Long: one parameter for each option.
 def probe(
     command: Annotated[
         list[str] | None,
@@ -53,15 +53,13 @@ def probe(
     force: Force = False,
     as_json: bool = option("Print probe.json.", False, "--json"),
 ) -> None:
-    """Measure the I/O of any process.
-
-    Its calls, the block requests beneath, and where their time goes.
+    """Measure the I/O of any process: its calls, the block requests beneath, and their times.
 
     Needs root, libbpf (libbpf1) and a kernel with BTF, or else BCC and the kernel's headers; one
-    line says what is missing. With --dev, calls count on files that lie on these disks; those that
-    queued no I/O (page cache) are timed apart. What the kernel writes back later from the page
-    cache belongs to its own threads: leave --comm and --pid out to see it. Exits with the status of
-    CMD, if CMD ended before --duration did.
+    line names the missing one. With --dev, only calls on files on these disks count; calls that
+    queued no I/O (page cache) are timed apart. The kernel's own threads write the page cache back
+    later: leave --comm and --pid out to see that. Exits with the status of CMD, if CMD ended before
+    --duration did.
 
     \b
     Example, a command, from its start to its end:
@@ -87,7 +85,7 @@ def probe(
     with ExitStack() as stack:
         child = None
         if command:
-            if any(given is not None for given in (comm, pid, cgroup)):
+            if any(value is not None for value in (comm, pid, cgroup)):
                 raise ConfigError(
                     f"-- {command[0]}: this command is measured; leave out --comm, --pid and"
                     " --cgroup"
@@ -95,7 +93,7 @@ def probe(
             if shutil.which(command[0]) is None:
                 raise ConfigError(f"-- {command[0]}: command not found; check its name and PATH")
             child = stack.enter_context(started(command))
-        wanted = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
+        io_filter = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
 
         def begin(line: str) -> None:
             log(line)
@@ -103,10 +101,10 @@ def probe(
                 child.send_signal(signal.SIGCONT)
 
         measured = measure(
-            wanted, output, duration_ns, command_line(), has_events=not histograms_only, announce=begin,
+            io_filter, output, duration_ns, command_line(), has_events=not histograms_only, announce=begin,
             is_over=lambda: child is not None and child.poll() is not None,
         )  # fmt: skip
-        # One that still runs is ended by us.
+        # A command that still runs is ended by us, and its status does not count.
         status = child.poll() if child else None
     answer(measured, lambda: probe_document(measured), as_json=as_json)
     if not as_json:
@@ -117,11 +115,11 @@ def probe(
         )
     if command and status:
         log(f"note: {command[0]} ended with status {status}")
-        # As a shell has it, also of one that a signal ended.
+        # The status as in a shell, also for a command that a signal ended.
         raise typer.Exit(status if status > 0 else 128 - status)
 
 
-def discover(as_json: bool = option("Print what is found as JSON.", False, "--json")) -> None:
+def discover(as_json: bool = option("Print the findings as JSON.", False, "--json")) -> None:
     """Check that this machine is ready for a replay, and recommend settings to start from.
 
     \b
@@ -132,5 +130,5 @@ def discover(as_json: bool = option("Print what is found as JSON.", False, "--js
     from kvreplay.run.discover import machine_document
     from kvtrace.core.document.terminal import answer
 
-    found = discovering.discover()
-    answer(found, lambda: machine_document(found), as_json=as_json)
+    discovery = discovering.discover()
+    answer(discovery, lambda: machine_document(discovery), as_json=as_json)

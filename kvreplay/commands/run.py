@@ -1,7 +1,4 @@
-"""Replay a trace, once or several times, on one set of targets or two.
-
-Recover a run; drive a real engine.
-"""
+"""The commands `run`, `compare`, `recover` and `engine`."""
 
 from __future__ import annotations
 
@@ -32,11 +29,10 @@ def run(
         "Target of a tier: an empty directory, one file (*.dat), a block device, several of these"
         " separated by commas (each object is placed on one, by its key, or by its id if the trace"
         " has no objects table), s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the"
-        " same way, untested), ram, gpu (or gpu:device=1,copy=device), sim (no data moves; takes"
-        " the time of the trace's service model, else of one that is named, or as"
-        " sim:bandwidth=50GB,latency=10us says, or as the drive that kvreplay scorecard measured:"
-        " sim:drive.json; if all tiers are, in virtual time) or null (no time). Repeatable; rows of"
-        " tiers not named are skipped.",
+        " same way, untested), ram, gpu (or gpu:device=1,copy=device), sim (no data moves; times by"
+        " the trace's service model, by sim:bandwidth=50GB,latency=10us, or by a drive that"
+        " kvreplay scorecard measured: sim:drive.json; in simulated time if all tiers are sim) or"
+        " null (no time). Repeatable; rows of tiers not named are skipped.",
         None,
         "--tier -t",
         metavar="NAME=TARGET",
@@ -61,9 +57,9 @@ def run(
 ) -> None:
     """Replay a trace on real tiers and write run.json and its tables.
 
-    Writes carry data that neither deduplicates nor compresses; what the replayed part reads but
-    never wrote is written first and not measured. Stages of a request, and operations on an object,
-    keep their order. Only our own files in the target are removed, at the end and at the next start
+    Written data neither deduplicates nor compresses. Objects that the replayed part reads but never
+    wrote are written first and not measured. Stages of a request, and operations on an object, keep
+    their order. Only our own files in the target are removed, at the end and at the next start
     after a crash.
 
     \b
@@ -82,18 +78,18 @@ def run(
 
         config = replace(how, tiers=targets(tier), is_kept=keep)
         replaying = replay if several is None else several.replay
-        with _watching(metrics) as seen:
-            asked = Replay(config, trace, output, command_line(), force, progress, seen)
+        with _watching(metrics) as watching:
+            request = Replay(config, trace, output, command_line(), force, progress, watching)
             if trials is None:
-                finished = replaying(asked)
+                finished = replaying(request)
             else:
                 from kvreplay.experiments.trials import Trials, trials_document
                 from kvtrace.core.document.terminal import answer
 
-                every = Trials(asked, trials, replaying=replaying)
-                with _judging() as done:
-                    found, error = every.perform(done)
-                    answer(found, lambda: trials_document(found), as_json=as_json)
+                trial_runs = Trials(request, trials, replaying=replaying)
+                with _collecting_errors() as on_trial:
+                    trial_set, error = trial_runs.perform(on_trial)
+                    answer(trial_set, lambda: trials_document(trial_set), as_json=as_json)
                 if error is not None:
                     raise error
                 return
@@ -103,10 +99,7 @@ def run(
 
 @contextmanager
 def _watching(metrics: str | None) -> Iterator[Watching]:
-    """Yield what shows a run while it goes on.
-
-    On stderr, and at the address `metrics` if that is given.
-    """
+    """Yield the display of a run in progress: on stderr, and at the address `metrics` if given."""
     from kvreplay.run.watch import live, serving
 
     if metrics is None:
@@ -123,14 +116,14 @@ def _watching(metrics: str | None) -> Iterator[Watching]:
         yield both
 
 
-def show_run(finished: FinishedRun, said: str, *, as_json: bool) -> None:
-    """Print the figures of a run, or its run.json, and log `said`."""
+def show_run(finished: FinishedRun, message: str, *, as_json: bool) -> None:
+    """Print the figures of a run, or its run.json, and log `message`."""
     from kvreplay.run.run_document import run_document
     from kvtrace.core.document.terminal import answer
 
     answer(finished.run, lambda: run_document(finished), as_json=as_json)
     if not as_json:
-        log(said)
+        log(message)
 
 
 def fail(finished: FinishedRun, output: Path) -> None:
@@ -142,18 +135,18 @@ def fail(finished: FinishedRun, output: Path) -> None:
 
 
 @contextmanager
-def _judging() -> Iterator[Callable[[Path, FinishedRun], None]]:
-    """Yield a function that takes each run that is done.
+def _collecting_errors() -> Iterator[Callable[[Path, FinishedRun], None]]:
+    """Yield a function to call with each finished run.
 
-    At the end raise the error of the first that failed.
+    At the end, raise the error of the first run that failed.
     """
 
-    def done(run: Path, finished: FinishedRun) -> None:
+    def on_trial(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
         runs.append((finished, run))
 
     runs: list[tuple[FinishedRun, Path]] = []
-    yield done
+    yield on_trial
     for finished, run in runs:
         fail(finished, run)
 
@@ -178,12 +171,11 @@ def compare(
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
-    """Replay a trace on two drives in turn, and say which is faster, by how much, and how sure that
-    is.
+    """Replay a trace on two drives in turn; report which is faster, by how much, and how surely.
 
-    The sides alternate, so that a machine whose speed drifts favours neither. Each leaves trials
-    below a and b of the output, and `kvdistill compare` sets them beside each other. They take the
-    60 s from when the slowest --tier first evicts, if it does; --window all takes the whole trace.
+    The sides alternate, so that a drift of the machine's speed favours neither. The trials are
+    below a and b of the output, and `kvdistill compare` compares them. They replay the 60 s from
+    the first eviction of the slowest --tier, if it evicts; --window all takes the whole trace.
 
     \b
     Example:
@@ -204,9 +196,9 @@ def compare(
             "--against and --tier name the same target; give another drive, such as nvme=/mnt/new"
         )
     how = how.steady()
-    asked = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
-    with _judging() as done:
-        error = run_pair(asked, replace(how, tiers=second), trials, done=done)
+    request = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
+    with _collecting_errors() as on_trial:
+        error = run_pair(request, replace(how, tiers=second), trials, on_trial=on_trial)
     if error is not None:
         raise error
     compared = compare_runs(*(output / side for side in SIDES))
@@ -221,14 +213,12 @@ def recover(
     trace: Path | None = option("The trace that it replayed, if the file has moved since."),
     as_json: RunAsJson = False,
 ) -> None:
-    """Make a run, marked partial, of what a killed one had measured.
+    """Make a partial run from the measurements of a killed one; of a killed probe, its requests.
 
-    Of a killed probe its block requests.
-
-    While a run goes on it notes every second or few what has ended; of a killed run the last may be
-    missing. Files that it left on its target are removed by the next run there. Of a run with --mpi
-    the ranks that were killed are recovered, and all are put together; of trials and a sweep, the
-    one that was cut off.
+    A run writes the operations that ended to its journal every few seconds, so a killed run may
+    lack the last ones. Files that it left on its target are removed by the next run there. With
+    --mpi, the killed ranks are recovered, and all ranks are merged. Of trials and a sweep, the run
+    that was cut off is recovered.
 
     \b
     Example:
@@ -244,13 +234,15 @@ def recover(
         rows = recover_blocks(run)
         log(f"wrote {run / BLOCKS_FILE}: {counted(rows, 'request')} of a probe that was killed")
         return
-    for each in cut_off(run) or [run]:
-        finished = recover_ranks(each) if is_of_ranks(each) else recover_one(each, trace)
-        said = f"wrote {each}: {finished.error or 'all ranks together'}"
-        show_run(finished, said if each == run else recovered(each, finished.run), as_json=as_json)
+    for path in cut_off(run) or [run]:
+        finished = recover_ranks(path) if is_of_ranks(path) else recover_one(path, trace)
+        message = f"wrote {path}: {finished.error or 'all ranks together'}"
+        if path != run:
+            message = recovered(path, finished.run)
+        show_run(finished, message, as_json=as_json)
 
 
-# Long: a parameter is an option.
+# Long: one parameter for each option.
 def engine(
     name: Annotated[
         EngineKind, typer.Argument(metavar="ENGINE", help="lmcache, sglang or mooncake.")
@@ -266,7 +258,7 @@ def engine(
     ),
     output: Path = option("The run's directory.", Path("run"), "--output -o"),
     *,
-    wanted: EngineOptions,
+    engine_options: EngineOptions,
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
@@ -293,14 +285,14 @@ def engine(
     check_memory()
     from kvreplay.run.engine_run import run_engine
 
-    named, _, directory = tier.partition("=")
-    if named != "nvme" or not directory:
+    tier_name, _, directory = tier.partition("=")
+    if tier_name != "nvme" or not directory:
         raise ConfigError(
             f"--tier {tier}: write the directory for the engine's files as nvme=DIRECTORY"
         )
-    wanted = replace(wanted, kind=name, trace=trace, directory=Path(directory))
+    engine_options = replace(engine_options, kind=name, trace=trace, directory=Path(directory))
     finished = run_engine(
-        wanted, output, command_line(), is_forced=force, show=progress, announce=log
+        engine_options, output, command_line(), is_forced=force, show=progress, announce=log
     )
     show_run(finished, f"wrote {output}", as_json=as_json)
     fail(finished, output)

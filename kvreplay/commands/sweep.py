@@ -39,7 +39,7 @@ def _numbers(text: str | None, flag: str) -> list[float] | None:
     if text is None:
         return None
     try:
-        numbers = [float(part) for part in text.split(",")]
+        numbers = [float(number) for number in text.split(",")]
     except ValueError:
         numbers = [math.nan]
     if not all(map(math.isfinite, numbers)):
@@ -65,17 +65,17 @@ def sweep(
     queue_depth: int | None = option(
         "With --speeds or --users: maximum in flight, as for kvreplay run."
     ),
-    same: Annotated[
+    config: Annotated[
         Config, "io_bytes", "limit", "window", "warmup", "seed", "is_buffered", "engine"
     ],
     ranks: RanksArguments,
     force: Force = False,
     as_json: bool = option("Print the sweep as JSON.", False, "--json"),
 ) -> None:
-    """Replay a trace at rising queue depths, speeds or users until it saturates; name the knee.
+    """Replay a trace at rising queue depths, speeds or users until it saturates; report the knee.
 
-    It takes the 60 s from when the slowest --tier first evicts, if it does; --window all takes the
-    whole trace.
+    It replays the 60 s from the first eviction of the slowest --tier, if it evicts; --window all
+    takes the whole trace.
 
     \b
     Example:
@@ -101,7 +101,7 @@ def sweep(
             gen=gen,
             read_p99=load.read_p99,
             queue_depth=queue_depth,
-            options=same,
+            options=config,
             output=output,
             overwrite=force,
             tell=log,
@@ -136,16 +136,14 @@ def scorecard(
     force: Force = False,
     as_json: bool = option("Print scorecard.json.", False, "--json"),
 ) -> None:
-    """Test a drive.
+    """Test a drive: the users of four caching stacks that it sustains, with latencies and spread.
 
-    The users of four caching stacks that it sustains, how fast it then is, and how well that
-    repeats.
-
-    First the drive itself is measured for a minute: sizes, depths and mixes, written to drive.json,
-    by which --tier nvme=sim:drive.json predicts replays and kvreplay run --drive judges them.
+    First the drive itself is measured for a minute at several I/O sizes, queue depths and read
+    shares. The result, drive.json, lets --tier nvme=sim:drive.json predict replays and kvreplay run
+    --drive judge them.
 
     Each stack's trace of synthetic users is replayed at its own pace in its steady window, when its
-    tiers are full and evict, at more and more users; the load that decides is run three times. With
+    tiers are full and evict, with more and more users; the deciding load is run three times. With
     root and libbpf the block requests are measured, too. A stack takes about eight runs. SIZE is
     written before the first; the others reuse its files.
 

@@ -1,4 +1,4 @@
-"""How operations are performed: the setting of a run, and the C engine, started and watched.
+"""The setting of a run, and the C engine that performs its operations.
 
 It imports `plan` and `tiers`.
 """

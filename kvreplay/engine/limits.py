@@ -29,66 +29,77 @@ from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import available_bytes
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.units import format_bytes, format_io_size
 
 MAX_RETRIES = 20
 MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
 THREADS = 128
-"""In an open loop where each I/O in flight takes a thread."""
-BUFFERS_PART = 4
-"""Buffers may take this part of the memory that is available and that no tier needs.
+"""Maximum queue depth of an open loop in which each I/O in flight takes a thread."""
+BUFFERS_DIVISOR = 4
+"""Buffers may take one part in this of the memory that is available and that no tier needs.
 
 All that may be in use are touched before the run.
 """
-ASKED = "--queue-depth"
+GIVEN_DEPTH = "--queue-depth"
 
 
 def check(config: Config) -> pacing.Pacer:
-    """Return the pacer of `config`.
+    """Check `config`, and return its pacer.
 
-    ConfigError, naming the option, for a value that cannot be used.
+    ConfigError, which names the option, for a value that cannot be used.
     """
     if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
-        raise ConfigError(f"--queue-depth {config.depth}: give 1 to {MAX_QUEUE_DEPTH}")
+        raise ConfigError(
+            f"{named_parameter('queue_depth', config.depth)}: give 1 to {MAX_QUEUE_DEPTH}"
+        )
     if not PAGE_BYTES <= config.io_bytes <= MAX_IO_BYTES or config.io_bytes % PAGE_BYTES:
         raise ConfigError(
-            f"--io-bytes {config.io_bytes}: give a multiple of 4096, {MAX_IO_BYTES} at most"
+            f"{named_parameter('io_bytes', config.io_bytes)}: give a multiple of 4096,"
+            f" {MAX_IO_BYTES} at most"
         )
     need, available = config.depth * config.io_bytes, available_bytes()
-    # Of the depth that is asked for, or of any.
+    # The pool must have space for the given depth, or without one for at least one I/O.
     pooled = (config.queue_depth or 1) * config.io_bytes
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
-            f"--pool {format_bytes(config.pool)}: {config.queue_depth or 1} I/Os of"
+            f"{named_parameter('pool', format_bytes(config.pool))}: {config.queue_depth or 1} I/Os"
+            " of"
             f" {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
-            " --pool, or lower --io-bytes or --queue-depth"
+            f" {named_parameter('pool')}, or lower {named_parameter('io_bytes')} or"
+            f" {named_parameter('queue_depth')}"
         )
     if available is not None and need > available // 2:
         raise ConfigError(
-            f"--queue-depth {config.depth} of --io-bytes {config.io_bytes} takes"
+            f"{named_parameter('queue_depth', config.depth)} of"
+            f" {named_parameter('io_bytes', config.io_bytes)} takes"
             f" {format_bytes(need)} of buffers, more than half of the {format_bytes(available)}"
-            " available; lower --queue-depth or --io-bytes"
+            f" available; lower {named_parameter('queue_depth')} or {named_parameter('io_bytes')}"
         )
     check_submitters(config.submitters)
-    for option, value, allowed in (
-        ("--engine", config.engine, tuple(EngineName)),
-        ("--fsync", config.fsync, ("never", "close")),
-        ("--fadvise", config.advice, ("none", "sequential", "dontneed")),
-        ("--on-error", config.on_error, ("stop", "continue")),
-        ("--layout", config.layout, tuple(FileLayout)),
-        ("--balance", config.balance, tuple(Balance)),
+    for parameter, value, allowed in (
+        ("engine", config.engine, tuple(EngineName)),
+        ("fsync", config.fsync, ("never", "close")),
+        ("advice", config.advice, ("none", "sequential", "dontneed")),
+        ("on_error", config.on_error, ("stop", "continue")),
+        ("layout", config.layout, tuple(FileLayout)),
+        ("balance", config.balance, tuple(Balance)),
     ):
         if value not in allowed:
-            raise ConfigError(f"{option} {value}: choose {' or '.join(allowed)}")
+            raise ConfigError(f"{named_parameter(parameter, value)}: choose {' or '.join(allowed)}")
     if config.seed is not None and not 0 <= config.seed <= MAX_SEED:
-        raise ConfigError(f"--seed {config.seed}: give 0 to {MAX_SEED}")
+        raise ConfigError(f"{named_parameter('seed', config.seed)}: give 0 to {MAX_SEED}")
     parse_warmup(config.warmup)
     config.runtime_ns, config.stall_ns, config.request_timeout_s  # noqa: B018 - refuses what is no time
     if config.is_histograms_only and not config.is_probed:
-        raise ConfigError("--histograms-only is an option of --probes; add --probes")
+        raise ConfigError(
+            f"{named_parameter('is_histograms_only')} is an option of {named_parameter('probes')};"
+            f" add {named_parameter('probes')}"
+        )
     if config.precondition not in (None, *Precondition):
         raise ConfigError(
-            f"--precondition {config.precondition}: choose {' or '.join(Precondition)}"
+            f"{named_parameter('precondition', config.precondition)}: choose"
+            f" {' or '.join(Precondition)}"
         )
     _check_storage(config)
     check_ratios(config.dedup_ratio, config.compress_ratio, is_verified=config.is_verified)
@@ -98,35 +109,41 @@ def check(config: Config) -> pacing.Pacer:
 def _check_storage(config: Config) -> None:
     if config.advice != "none" and not config.is_buffered:
         raise ConfigError(
-            f"--fadvise {config.advice} is for the page cache, which O_DIRECT bypasses; add"
-            " --buffered"
+            f"{named_parameter('advice', config.advice)} is for the page cache, which O_DIRECT"
+            " bypasses; add"
+            f" {named_parameter('buffered')}"
         )
     if config.advice == "dontneed" and config.fsync != "close":
         raise ConfigError(
-            "--fadvise dontneed drops written pages only once they are on the drive; add --fsync"
+            f"{named_parameter('advice')} dontneed drops written pages only once they are on the"
+            f" drive; add {named_parameter('fsync')}"
             " close"
         )
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(
-            f"--checkpoint-depth {config.checkpoint_depth}: give 1 to {MAX_QUEUE_DEPTH}"
+            f"{named_parameter('checkpoint_depth', config.checkpoint_depth)}: give 1 to"
+            f" {MAX_QUEUE_DEPTH}"
         )
     has_storage = not all(
         named(target) or is_object_store(target) for target in config.tiers.values()
     )
     if config.endpoints and not any(map(is_object_store, config.tiers.values())):
         raise ConfigError(
-            "--endpoint is for object stores, and no --tier names one (s3://BUCKET/PREFIX); leave"
+            f"{named_parameter('endpoints')} is for object stores, and no"
+            f" {named_parameter('tiers')} names one (s3://BUCKET/PREFIX); leave"
             " it out"
         )
     if not 0 <= config.retries <= MAX_RETRIES:
-        raise ConfigError(f"--retries {config.retries}: give 0 to {MAX_RETRIES}")
+        raise ConfigError(f"{named_parameter('retries', config.retries)}: give 0 to {MAX_RETRIES}")
     storage_options = {
-        "--precondition writes drives full": config.precondition,
-        "--gds moves files": config.is_gds,
+        f"{named_parameter('precondition')} writes drives full": config.precondition,
+        f"{named_parameter('is_gds')} moves files": config.is_gds,
     }
     for option_text, is_asked in storage_options.items():
         if is_asked and not has_storage:
-            raise ConfigError(f"{option_text}, but no --tier names storage; leave it out")
+            raise ConfigError(
+                f"{option_text}, but no {named_parameter('tiers')} names storage; leave it out"
+            )
 
 
 def with_depth(
@@ -138,11 +155,11 @@ def with_depth(
 ) -> tuple[Config, str]:
     """Return `config` with a queue depth, and the reason for it.
 
-    `peak_bytes` are the most bytes on each tier. `is_pooled` says that the buffers of an open loop
-    come out of a pool, the default one if `config` has none.
+    `peak_bytes` are the peaks of the tiers. With `is_pooled`, the buffers of an open loop come out
+    of a pool, which has the default size if `config` gives none.
     """
     if config.queue_depth is not None:
-        return config, ASKED
+        return config, GIVEN_DEPTH
     if config.speed is None:
         if config.pool is not None and config.depth * config.io_bytes > config.pool:
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
@@ -160,7 +177,9 @@ def with_depth(
     ram_bytes = sum(
         peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier)
     )
-    max_buffer_bytes = None if available is None else max(0, available - ram_bytes) // BUFFERS_PART
+    max_buffer_bytes = (
+        None if available is None else max(0, available - ram_bytes) // BUFFERS_DIVISOR
+    )
     while depth > config.depth:
         if 0 <= files < depth:
             reason = "open files, ulimit -n"
@@ -186,8 +205,8 @@ def _in_pool(pool: int, io_bytes: int) -> int:
 def check_warmup(
     warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer
 ) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the
-    `rows` of the trace.
+    """Raise ConfigError if the warm-up covers all `rows` of the trace, as far as that is known
+    before the run.
     """
     if warmup is None or not facts.rows:
         return
@@ -198,6 +217,7 @@ def check_warmup(
         is_all = last is not None and int(last[0]) < (warmup.time_ns or 0)
     if is_all:
         raise ConfigError(
-            f"--warmup {text} covers all {rows:,} rows, so nothing would be measured; make it"
+            f"{named_parameter('warmup', text)} covers all {rows:,} rows, so nothing would be"
+            " measured; make it"
             " shorter"
         )

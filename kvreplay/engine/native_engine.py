@@ -42,7 +42,9 @@ from kvreplay.plan.row_ring import NONE, REPLAY, SHORT, WRITE
 from kvreplay.tiers.ram import copy_threads
 from kvreplay.tiers.tier import Tier, TierKind
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import library
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import BadBlock, BlockFault, SubmitterNote, Verification
 from kvtrace.core.units import counted
 
@@ -111,23 +113,23 @@ class Engine:
         *,
         rings: Share | None,
         is_open_loop: bool = False,
-        most: int | None = None,
+        max_filled: int | None = None,
         because: str = "auto",
         is_virtual: bool = False,
     ) -> None:
         """Allocate the buffers.
 
-        `rings` assigns tiers to io_urings; None: each thread does its own I/O.
-
-        Of an open loop's, some are registered; `most` are filled at all (None: all). `because` says why it is this engine. With `is_virtual` there is one thread, and time
-        is not waited for.
+        `rings` assigns tiers to io_urings; without it each thread does its own I/O. Of the buffers
+        `max_filled` are touched (None: all), and some of an open loop's are registered. `because`
+        is the reason for the choice of this engine. With `is_virtual` one thread runs in simulated
+        time, without waiting.
         """
         self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
         self.is_virtual = is_virtual
         self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
-        self.arena = Arena(depth, io_bytes, is_open_loop=is_open_loop, most=most)
+        self.arena = Arena(depth, io_bytes, is_open_loop=is_open_loop, max_filled=max_filled)
         self.cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
-        """On which the rings' threads ended."""
+        """The processor on which each ring's thread ended."""
         self.is_deferred = False
         """Whether the kernel allowed DEFER_TASKRUN."""
         self.unregistered: str | None = None
@@ -145,8 +147,8 @@ class Engine:
                     f"the kernel refused to register the buffers: {os.strerror(code)}"
                 )
 
-    def facts(self) -> dict[str, Any]:
-        """Return which path I/O takes, for run.json."""
+    def facts(self) -> JsonObject:
+        """Return the facts of the I/O path for run.json."""
         shared = self.rings
         if shared is None:
             return {}
@@ -161,11 +163,11 @@ class Engine:
                 SubmitterNote(
                     targets=list(targets) or None,
                     is_own_thread=shared.rings > 1,
-                    numa_node=shared.node(at),
-                    cpus=None if (cpus := shared.cpus(at)) is None else sorted(cpus),
-                    cpu=self.cpus[at],
+                    numa_node=shared.node(ring),
+                    cpus=None if (cpus := shared.cpus(ring)) is None else sorted(cpus),
+                    cpu=self.cpus[ring],
                 )
-                for at, targets in enumerate(shared.targets)
+                for ring, targets in enumerate(shared.targets)
             ],
         }
 
@@ -193,7 +195,7 @@ class _Drive:
         self._workers = workers if self._tiers.workers or not self._rings else 0
         self._copiers = copy_threads() if self._tiers.has_copies else 0
         self._uses: Any = (ThreadUse * (self._rings + self._workers + self._copiers))()  # type: ignore[operator]
-        # Takes memory as they come.
+        # Memory of these is used only as bad blocks are found.
         self._bad: Any = (REPLAY.struct("BadBlock") * (MAX_LOCATED if job.is_verified else 0))()
         self.struct = JobStruct(
             rows=job.rows.address,
@@ -283,8 +285,8 @@ class _Drive:
                         break
                 progress(int(struct.completed))
             progress(int(struct.completed))
-            ended = ProcessorTimes.now()
-            others_share = None if ended is None else ended.others_share(processors)
+            times = ProcessorTimes.now()
+            others_share = None if times is None else times.others_share(processors)
         finally:
             self._stop()
             if stalled is None:
@@ -318,20 +320,21 @@ class _Drive:
     def _start(self) -> None:
         """Start all threads; return when each is ready to begin."""
         bodies = [partial(self._serve_ring, ring) for ring in range(self._rings)]
-        for at in range(self._rings, len(self._uses)):
+        for thread_index in range(self._rings, len(self._uses)):
             # The queues behind those of the rings.
-            queue = self._rings + (at >= self._rings + self._workers)
-            bodies.append(partial(self._work, queue, at))
+            queue = self._rings + (thread_index >= self._rings + self._workers)
+            bodies.append(partial(self._work, queue, thread_index))
         self._left = len(bodies)
-        for at, body in enumerate(bodies):
-            name = f"kvreplay-{self._kind(at)}-{at}"
+        for thread_index, body in enumerate(bodies):
+            name = f"kvreplay-{self._kind(thread_index)}-{thread_index}"
             thread = threading.Thread(target=self._guard, args=(body,), name=name, daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:
                 self.struct.is_stopped = 1
                 raise DeviceError(
-                    f"cannot start {len(bodies)} threads ({error}); lower --queue-depth, or raise"
+                    f"cannot start {len(bodies)} threads ({error}); lower {named('queue_depth')},"
+                    " or raise"
                     " the limit (ulimit -u)"
                 ) from error
             self._threads.append(thread)
@@ -341,7 +344,7 @@ class _Drive:
     def _guard(self, body: Callable[[], None]) -> None:
         try:
             body()
-        except BaseException as error:  # noqa: BLE001 - raised again by who drives
+        except BaseException as error:  # noqa: BLE001 - raised again by `drive`
             self._died = self._died or error
             self._stop()
         finally:
@@ -361,46 +364,47 @@ class _Drive:
                 _why(code) if code < 0 or code == errno.EMFILE else f"io_uring: {os.strerror(code)}"
             )
 
-    def _work(self, queue: int, at: int) -> None:
+    def _work(self, queue: int, thread_index: int) -> None:
         lib, handle, task = self._lib, self._handle, TaskStruct()
         if self._engine.is_virtual:
-            lib.thread_run_virtual(handle, ctypes.byref(self._uses[at]))
+            lib.thread_run_virtual(handle, ctypes.byref(self._uses[thread_index]))
             return
-        use, asked = ctypes.byref(self._uses[at]), ctypes.byref(task)
+        use, task_pointer = ctypes.byref(self._uses[thread_index]), ctypes.byref(task)
         lib.thread_begin(handle, use)
-        while lib.thread_run(handle, queue, use, asked):
+        while lib.thread_run(handle, queue, use, task_pointer):
             self._python.perform(task)
         lib.thread_end(handle, use)
 
     # --- results
 
     def _stalled(self, *, is_left: bool) -> str | None:
-        """Describe what each thread does if nothing completed for too long, else return None.
+        """Describe the activity of each thread if nothing completed for too long, else return None.
 
-        When a run is stopped, everything in flight is left to complete; a run that a signal ended,
-        as `is_left` says, does not wait long.
+        When a run is stopped, all operations in flight may complete. With `is_left`, a signal ended
+        the run, and it does not wait long for them.
         """
         struct, rows, now = self.struct, self._job.rows, monotonic_ns()
-        moved = int(struct.completed) + int(struct.moved_steps)
+        steps = int(struct.completed) + int(struct.moved_steps)
         first, is_due = int(rows.struct.ended), False
         if first < rows.struct.laid:
             is_due = bool(rows.within(first, first + 1)["due_ns"][0] <= now - int(struct.start_ns))
-        if moved != self._moved or not (struct.in_flight or struct.copying or is_due):
-            self._moved, self._since_ns = moved, now
+        if steps != self._moved or not (struct.in_flight or struct.copying or is_due):
+            self._moved, self._since_ns = steps, now
         limit_ns = _LEFT_NS if is_left else None if struct.is_stopped else self._job.stall_ns
         if limit_ns is None or now - self._since_ns < limit_ns:
             return None
         counts = Counter(
-            f"{self._kind(at)} {DOINGS[use.doing]}" for at, use in enumerate(self._uses)
+            f"{self._kind(thread_index)} {DOINGS[use.doing]}"
+            for thread_index, use in enumerate(self._uses)
         )
-        return ", ".join(f"{count} {said}" for said, count in counts.items())
+        return ", ".join(f"{count} {activity}" for activity, count in counts.items())
 
-    def _kind(self, at: int) -> str:
+    def _kind(self, thread_index: int) -> str:
         return (
             "ring"
-            if at < self._rings
+            if thread_index < self._rings
             else "worker"
-            if at < self._rings + self._workers
+            if thread_index < self._rings + self._workers
             else "copier"
         )
 
@@ -410,14 +414,14 @@ class _Drive:
         self._engine.is_deferred = bool(struct.is_deferred)
         wall_ns = monotonic_ns() - start_ns
         if stalled is None:
-            # A thread that was stopped before the start knows no time of its end.
+            # A thread that was stopped before the start has no end time.
             ended_ns = max((use.ended_ns for use in self._uses), default=0)
             wall_ns = ended_ns if self._engine.is_virtual else min(wall_ns, ended_ns)
             if self._engine.is_virtual and reason is None and struct.completed < len(job.rows):
                 reason = (
                     RUNTIME
                     if struct.virtual_end_ns == job.runtime_ns
-                    else "the end of virtual time (104 days)"
+                    else "the end of simulated time (104 days)"
                 )
         by_fault = {
             fault.value: n
@@ -426,8 +430,8 @@ class _Drive:
         }
         corrupt = sum(by_fault.values())
         threads = [ThreadUse.from_buffer_copy(use) for use in self._uses]
-        for at, use in enumerate(threads):
-            use.kind = self._kind(at)
+        for thread_index, use in enumerate(threads):
+            use.kind = self._kind(thread_index)
         return Driven(
             wall_ns=max(0, wall_ns),
             completed=int(struct.completed),
@@ -521,44 +525,46 @@ class EngineName(StrEnum):
 
 
 def choose(
-    wanted: EngineName,
+    requested: EngineName,
     tiers: Sequence[Tier | None],
     depth: int,
     io_bytes: int,
     *,
     is_open_loop: bool = False,
-    most: int | None = None,
+    max_filled: int | None = None,
     submitters: int | None = 1,
 ) -> Engine:
-    """Choose and make the engine; file tiers learn which it is, GPU tiers get its buffers.
+    """Choose and make the engine, tell file tiers its name, and give GPU tiers its buffers.
 
-    Of its buffers the `most` that are filled are touched, on a GPU all; a ring registers some of an
-    open loop's. `submitters` rings are wanted, or one a drive where there
-    are processors for that (None).
+    Of its buffers the `max_filled` that are filled are touched, on a GPU all; a ring registers some
+    of an open loop's. There are `submitters` io_urings; None stands for one per drive, as far as
+    there are processors.
 
-    DeviceError if io_uring was asked for by name and the kernel does not give it.
+    DeviceError if io_uring was requested by name and the kernel refuses it.
     """
     if any(t is not None and t.is_of_gpu for t in tiers):
-        is_open_loop, most = False, None
-    refused = None if wanted is EngineName.THREADS else refusal()
-    if wanted is EngineName.URING and refused is not None:
-        raise DeviceError(f"--engine uring: {refused}; use --engine threads")
-    because = "auto" if wanted is EngineName.AUTO else f"--engine {wanted}"
-    is_ring = wanted is not EngineName.THREADS
-    # Tiers that do something, and none of it for a ring or for copies.
+        is_open_loop, max_filled = False, None
+    refused = None if requested is EngineName.THREADS else refusal()
+    if requested is EngineName.URING and refused is not None:
+        raise DeviceError(
+            f"{named('engine', 'uring')}: {refused}; use {named('engine', 'threads')}"
+        )
+    because = "auto" if requested is EngineName.AUTO else f"--engine {requested}"
+    is_ring = requested is not EngineName.THREADS
+    # Kinds of the tiers that perform operations.
     working = {t.native().kind for t in tiers if t is not None} - {TierKind.NOTHING}
-    is_virtual = wanted is EngineName.AUTO and working == {TierKind.MODELLED}
+    is_virtual = requested is EngineName.AUTO and working == {TierKind.MODELLED}
     if is_virtual:
-        is_open_loop, most, is_ring = False, 1, False
-        because = "all tiers are simulated: their time is virtual, and nothing waits for it"
+        is_open_loop, max_filled, is_ring = False, 1, False
+        because = "all tiers are simulated, so the run is in simulated time"
     elif (
-        wanted is EngineName.AUTO
+        requested is EngineName.AUTO
         and working
         and not any(t.has_ring or t.is_copied for t in tiers if t is not None)
     ):
         is_ring, because = (
             False,
-            "no tier has files, devices or memory, which io_uring's loop is for",
+            "no tier has files, devices or memory, for which io_uring is used",
         )
     elif is_ring and refused is not None:
         is_ring, because = False, f"no io_uring: {refused}"
@@ -568,7 +574,7 @@ def choose(
         io_bytes,
         rings=rings,
         is_open_loop=is_open_loop,
-        most=most,
+        max_filled=max_filled,
         because=because,
         is_virtual=is_virtual,
     )

@@ -14,13 +14,20 @@ from pathlib import Path
 
 import numpy as np
 
-from kvreplay.engine.limits import ASKED, check, with_depth
+from kvreplay.engine.limits import GIVEN_DEPTH, check, with_depth
 from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.memory_check import ROW_BYTES, check_memory
 from kvreplay.plan.pacing import Pacer, Repeated
 from kvreplay.plan.replay_config import MAX_SEED, Config
 from kvreplay.plan.row_ring import READ, WINDOW_ROWS, WRITE
-from kvreplay.plan.window import Asked, TraceWindow, compile_window, joined, read_asked, to_part
+from kvreplay.plan.window import (
+    RequestTable,
+    TraceWindow,
+    compile_window,
+    ranks_needed,
+    read_request_table,
+    shared_instances,
+)
 from kvreplay.tiers.make_tiers import make_tiers
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
@@ -29,6 +36,7 @@ from kvtrace.core.files import available_bytes
 from kvtrace.core.limit import ALL, Limit, parse_limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import Reader, open_table
 from kvtrace.core.units import NS_PER_S, counted
@@ -45,15 +53,15 @@ class Setting:
     tiers: list[Tier | None]
     trace: Path
     argv: list[str]
-    asked: Asked | None = None
+    request_table: RequestTable | None = None
     """The trace's requests; None if their table was not named."""
-    depth_because: str = ASKED
-    """Why no more may be in flight."""
+    depth_because: str = GIVEN_DEPTH
+    """The reason for the queue depth."""
     unplaced: tuple[str, ...] = ()
-    """Tiers whose writes have streams in the trace, and that take none."""
-    joined: tuple[tuple[str, int, int], ...] = ()
-    """Tiers that nodes have apart, how many of them share ours, and how many there are in the
-    trace.
+    """Tiers with writes that have streams in the trace, on targets that take no streams."""
+    shared_instances: tuple[tuple[str, int, int], ...] = ()
+    """Tiers that are separate on each node: name, instances that share our target, ranks needed for
+    a target each.
     """
     rows_once: int = 0
     """Rows of the window that --duration repeats; 0 without --duration."""
@@ -110,7 +118,8 @@ def settle(
     }
     if config.window not in (None, ALL) and config.requests is not None:
         raise ConfigError(
-            "--window with --requests: a window has other times than the table; leave one out"
+            f"{named('window')} with {named('requests')}: a window has other times than the table;"
+            " leave one out"
         )
     window = compile_window(reader, trace, alignments, limit, shared)
     reader, once, config = window.reader, window.rows, replace(config, window=window.part)
@@ -127,7 +136,7 @@ def settle(
             )
     if not window.planned_rows:
         raise ConfigError(_nothing_on(reader.meta, window, config))
-    window.say()
+    window.log_part()
     # Tiers are told of which writes have streams; some take none.
     placed = [] if config.is_ignoring_streams else [tiers[index] for index in window.facts.placed]
     unplaced = tuple(
@@ -137,7 +146,9 @@ def settle(
         longest = -(-int(window.facts.kinds["end_bytes"].max()) // PAGE_BYTES) * PAGE_BYTES
         config = replace(config, io_bytes=max(config.io_bytes, longest))
     requests = (
-        read_asked(Path(config.requests), reader.meta) if config.requests is not None else None
+        read_request_table(Path(config.requests), reader.meta)
+        if config.requests is not None
+        else None
     )
     config, because = with_depth(
         config, tiers, window.residency.peak_bytes, is_pooled=window.facts.is_bulk
@@ -145,9 +156,9 @@ def settle(
     check_memory(min(window.planned_rows, WINDOW_ROWS), config.depth * config.io_bytes)
     repeated = (once, planned_once) if config.runtime else (0, 0)
     names = [tier.name for tier in reader.meta.tiers]
-    shared_by = joined(reader, alignments, once) if config.node is None else {}
+    shared_by = shared_instances(reader, alignments, once) if config.node is None else {}
     several = tuple(
-        (names[t], count, to_part(reader.meta, t, count)) for t, count in shared_by.items()
+        (names[t], count, ranks_needed(reader.meta, t, count)) for t, count in shared_by.items()
     )
     return Setting(
         config,
@@ -170,7 +181,8 @@ def _check_node(reader: Reader, node: int | None) -> None:
         return
     if "node" not in reader.extras:
         raise ConfigError(
-            f"--node {node}: {reader.path} has no nodes (kvtrace gen --nodes); leave out --node"
+            f"{named('node', node)}: {reader.path} has no nodes (kvtrace gen --nodes);"
+            f" leave out {named('node')}"
         )
     nodes: set[int] = set()
     for batch in reader.batches(("node",)):
@@ -178,7 +190,8 @@ def _check_node(reader: Reader, node: int | None) -> None:
         if node in nodes:
             return
     raise ConfigError(
-        f"--node {node}: {reader.path} has nodes {min(nodes, default=0)} to {max(nodes, default=0)}"
+        f"{named('node', node)}: {reader.path} has nodes {min(nodes, default=0)} to"
+        f" {max(nodes, default=0)}"
     )
 
 
@@ -186,7 +199,7 @@ def _nothing_on(meta: Metadata, window: TraceWindow, config: Config) -> str:
     """Return why no row can be replayed: which tiers have rows instead."""
     if window.rows == 0:
         reason = (
-            f"--limit {config.limit} ends before its first row, or within it"
+            f"{named('limit', config.limit)} ends before its first row, or within it"
             if config.limit
             else "it has no rows"
         )
@@ -228,8 +241,9 @@ def repeats_of(
         if full_repeats * window.rows > runtime_ns // 10:
             so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
             raise ConfigError(
-                f"--duration: {so_close} ask for over 100,000,000 operations a second; leave"
-                " --speed out"
+                f"{named('duration')}: {so_close} ask for over 100,000,000 operations a second;"
+                " leave"
+                f" {named('speed')} out"
             )
         return full_repeats + 1
     facts = window.facts

@@ -217,7 +217,9 @@ def sweep(
                 values,
                 is_made=gen is not None,
                 read_p99_target_ns=target_ns,
-                done=lambda point: tell_note(f"{point.run}: {progress_of(axis, point, target_ns)}"),
+                on_point=lambda point: tell_note(
+                    f"{point.run}: {progress_of(axis, point, target_ns)}"
+                ),
                 replaying=replaying,
             )
     return Sweep(path, file, error, folder)
@@ -231,7 +233,7 @@ def _axis(
     has_users: bool,
 ) -> tuple[Axis, list[float]]:
     """Return the axis of a sweep and its values; users from 1 if the trace `has_users`."""
-    given: dict[Axis, Sequence[float]] = {
+    values_by_axis: dict[Axis, Sequence[float]] = {
         axis: values
         for axis, values in (
             (Axis.QUEUE_DEPTH, queue_depths),
@@ -240,14 +242,14 @@ def _axis(
         )
         if values is not None
     }
-    if len(given) > 1:
+    if len(values_by_axis) > 1:
         raise ConfigError(
-            f"{' and '.join(named(axis.parameter) for axis in given)} exclude each other; give one"
+            f"{' and '.join(named(axis.parameter) for axis in values_by_axis)} exclude each other; give one"
         )
     usual: tuple[Axis, Sequence[float]] = (
         (Axis.USERS, [1]) if has_users else (Axis.QUEUE_DEPTH, DEPTHS)
     )
-    axis, values = next(iter(given.items()), usual)
+    axis, values = next(iter(values_by_axis.items()), usual)
     if not all(map(math.isfinite, values)):
         text = ",".join(f"{value:g}" for value in values)
         raise ConfigError(f"{named(axis.parameter, text)}: give finite numbers, such as 1,2,4,8")
@@ -666,7 +668,7 @@ class MlperfCheck:
 
     @property
     def is_valid(self) -> bool:
-        """Whether no fault was found."""
+        """True if no fault was found."""
         return not self.checked.findings
 
     def document(self) -> Document:
@@ -699,14 +701,14 @@ def check_mlperf(
     return MlperfCheck(check_tree(Path(tree), list(argv)))
 
 
-def _pause(seconds: float, tell: Tell) -> None:
+def _pause(seconds: float, announce: Tell) -> None:
     """Wait between two options, with progress."""
-    tell(f"pausing {seconds:g} s before the next option")
+    announce(f"pausing {seconds:g} s before the next option")
     end = time.monotonic() + seconds
     with progress("resting", seconds) as tick:
-        while (left := end - time.monotonic()) > 0:
-            time.sleep(min(_TICK_S, left))
-            tick(seconds - left)
+        while (remaining_s := end - time.monotonic()) > 0:
+            time.sleep(min(_TICK_S, remaining_s))
+            tick(seconds - remaining_s)
 
 
 @contextmanager
@@ -716,9 +718,9 @@ def _trace_of(trace: Path | None, gen: str | None) -> Iterator[Path]:
         yield trace
         return
     with temporary_folder("kvreplay-") as folder:
-        made = folder / "trace.parquet"
-        generate(gen or "", made)
-        yield made
+        path = folder / "trace.parquet"
+        generate(gen or "", path)
+        yield path
 
 
 def _targets(tiers: Mapping[str, str | Path]) -> dict[str, str]:

@@ -1,12 +1,12 @@
 """One trace at rising queue depths (closed loop), speeds or users (open loop), up to saturation,
 and its knee.
 
-The rule is fixed and stated with the result, so that two people who sweep find the same knee. Which
-value comes next is decided without a clock or I/O (`next_value`). The values that were asked for go
-first, rising, to the first that is not sustained. If none fails, the greatest is doubled, unless
-more users ask no more of the storage; if the least fails, it is halved; between the last sustained
-and the first failed value the sweep bisects. These two are tried again at last, and the median
-decides; the search goes on where it decides otherwise.
+The rule is fixed and stated with the result, so that different users find the same knee. The next
+value is chosen without a clock or I/O (`next_value`). The given values come first, in rising order,
+up to the first that is not sustained. If none fails, the greatest is doubled, unless more users add
+no load. If the least fails, it is halved. Between the last sustained and the first failed value the
+sweep bisects. These two are repeated at the end, and the median of the trials decides; if that
+changes the result, the search goes on.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory
 from kvreplay.plan.replay_config import Config
-from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
+from kvreplay.result.cause import BUFFERS, DATA, DEPENDENCIES, DRIVE, SUBMISSION, is_late
 from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.result.verdict import limiting
 from kvreplay.run.replay import Replay, Replaying, replay
@@ -35,7 +35,7 @@ from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.parameters import named
-from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
+from kvtrace.core.run.figures import LimitCause, Pace, RunVerdict, Summary
 from kvtrace.core.run.run_file import (
     SWEEP_FILE,
     ProgramError,
@@ -48,18 +48,28 @@ from kvtrace.core.run.sweep_file import (
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import counted, format_duration, format_rate, per_second, percent
+from kvtrace.core.units import (
+    counted,
+    format_duration,
+    format_rate,
+    per_second,
+    percent,
+)
 
 DOUBLINGS = 4
-"""Beyond the greatest value asked for."""
+"""Maximum doublings beyond the greatest given value."""
 DOUBLINGS_OF_ONE = 14
-"""Where one value was asked for: the search finds the rest by itself."""
+"""Maximum doublings if a single value was given: the search finds the other values by itself."""
 HALVINGS = 6
 TRIALS = 3
-"""At the values that decide."""
+"""Number of trials at the two deciding values."""
 PRECISION = 1.1
-"""The first lost over the last kept: closer values are not told apart."""
+"""The search ends when the first failed value is at most this multiple of the last sustained."""
 
+MOSTLY = 0.5
+"""A load of which the replayer delayed a larger share of operations was not offered."""
+REPLAYERS_WORK = (SUBMISSION, DATA, BUFFERS)
+"""Causes of delay that are work of the replayer."""
 FEW_OPERATIONS = 100
 """With fewer operations, a single late one exceeds the allowed share."""
 _LIMITS = {
@@ -69,20 +79,20 @@ _LIMITS = {
 """Words of a sweep that differ from those of a run."""
 _UNCLEAR = "bottleneck above it not identified"
 FULL = 0.8
-"""With this share of its places in use, the queue depth determined the load."""
+"""If this share of the queue is in use, the queue depth determined the load."""
 
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64, 128)
 GAIN = 0.05
 """A step that gains less has saturated.
 
-Users that ask for less more have something else that sets their pace.
+If more users add less load than this, something other than storage limits them.
 """
 KNEE_SHARE = 0.9
 TRACE_FILE = "trace.parquet"
-"""In a sweep's folder: the trace that was made for it."""
+"""File in a sweep's folder: the trace that was made for it."""
 P99_NEEDS = 100
-"""Operations, for a p99 by nearest rank."""
+"""Number of operations that a p99 by nearest rank needs."""
 
 
 _KEPT_PACE = (
@@ -103,9 +113,7 @@ RULES = {
 
 
 def has_users(meta: Metadata) -> bool:
-    """Return whether a trace is one of synthetic users, so that its command makes it with more of
-    them.
-    """
+    """Return whether a trace has synthetic users, so that its command can make it with more."""
     return (
         meta.program == "kvtrace"
         and meta.argv[1:2] == ["gen"]
@@ -114,26 +122,24 @@ def has_users(meta: Metadata) -> bool:
 
 
 def sweep(
-    asked: Replay,
+    request: Replay,
     axis: Axis,
     values: list[float],
     *,
     is_made: bool = False,
     read_p99_target_ns: int | None = None,
-    done: Callable[[SweepPoint], None] = lambda _point: None,
+    on_point: Callable[[SweepPoint], None] = lambda _point: None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
-    """Replay at each of `values`, rising, until saturated (an open loop as `next_value` says).
+    """Replay at each of `values`, rising, until saturated; in an open loop by `next_value`.
 
-    Keep runs in the output.
+    Runs are kept in the output. A trace that `is_made` for this sweep is moved there.
 
-    A trace that `is_made` for this sweep is moved there.
-
-    Returns the sweep, which sweep.json holds too, and why it is partial or None.
+    Returns the sweep, which is also written to sweep.json, and the error if it is partial.
     """
-    config, trace, output = asked.config, asked.trace, asked.output
-    _check_values(asked, axis, values, read_p99_target_ns)
-    check_output(output, is_forced=asked.is_forced)
+    config, trace, output = request.config, request.trace, request.output
+    _check_values(request, axis, values, read_p99_target_ns)
+    check_output(output, is_forced=request.is_forced)
     meta = open_table(trace, TRACE).meta
     tiers = make_tiers(config, meta, trace, output)
     if axis is Axis.USERS and not has_users(meta):
@@ -149,16 +155,19 @@ def sweep(
     points: list[SweepPoint] = []
     error, value = None, values[0] if values else None
     while value is not None:
-        of_value = trials.setdefault(value, [])
-        name = _name(axis, value, len(of_value) + 1)
+        value_trials = trials.setdefault(value, [])
+        name = _name(axis, value, len(value_trials) + 1)
         if axis is Axis.USERS:
             trace = output / f"{_name(axis, value)}.parquet"
-            if not of_value:
+            if not value_trials:
                 generate(meta, int(value), trace)
-        made = [] if points or not (is_made or axis is Axis.USERS) else [trace, output / TRACE_FILE]
-        with forgotten(output, made):
-            at = _at(config, axis, value)
-            outcome = replaying(replace(asked, config=at, trace=trace, output=output / name))
+        is_first_own = not points and (is_made or axis is Axis.USERS)
+        own_traces = [trace, output / TRACE_FILE] if is_first_own else []
+        with forgotten(output, own_traces):
+            value_config = _config_at(config, axis, value)
+            outcome = replaying(
+                replace(request, config=value_config, trace=trace, output=output / name)
+            )
         error = outcome.error
         if (
             axis is Axis.SPEED
@@ -171,39 +180,37 @@ def sweep(
             )
         if error is not None:
             break
-        of_value.append(
+        value_trials.append(
             point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window, axis)
         )
-        done(of_value[-1])
-        points = [decided(found) for found in trials.values()]
-        if of_value[-1].window is None:  # nothing is evicted: greater loads are replayed whole, too
+        on_point(value_trials[-1])
+        points = [decided(trial_points) for trial_points in trials.values()]
+        if (
+            value_trials[-1].window is None
+        ):  # nothing is evicted: greater loads are replayed whole, too
             config = replace(config, window=None)
         value = _next(axis, values, points)
     points.sort(key=lambda point: point.value)
-    found = _found(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
+    result = _result(axis, points, read_p99_target_ns, [t for t in tiers if t is not None])
     if error is not None:
-        found = msgspec.structs.replace(found, answer=f"PARTIAL: {found.answer}")
-    about = {"program": "kvreplay", "version": __version__, "argv": asked.argv}
-    write_json(output / SWEEP_FILE, about | msgspec.to_builtins(found))
-    return found, error
+        result = msgspec.structs.replace(result, answer=f"PARTIAL: {result.answer}")
+    about = {"program": "kvreplay", "version": __version__, "argv": request.argv}
+    write_json(output / SWEEP_FILE, about | msgspec.to_builtins(result))
+    return result, error
 
 
-def _found(
+def _result(
     axis: Axis, points: list[SweepPoint], read_p99_target_ns: int | None, tiers: list[Tier]
 ) -> LoadSweep:
     """Return the result of a sweep from its rising `points`."""
     is_over, best = is_saturated(axis, points), knee(axis, points)
     simulated = [tier.name for tier in tiers if tier.is_simulated]
     if axis is Axis.QUEUE_DEPTH:
-        answer, limit = (
-            reached(points, best, is_saturated=is_over),
-            limit_of_closed(points, is_saturated=is_over),
-        )
+        answer = reached(points, best, is_saturated=is_over)
+        limit = limit_of_closed(points, is_saturated=is_over)
     else:
-        answer, limit = (
-            sustained(axis, points, read_p99_target_ns) + windows_said(axis, points),
-            limit_of_open(points),
-        )
+        answer = sustained(axis, points, read_p99_target_ns) + describe_windows(axis, points)
+        limit = limit_of_open(points)
     return LoadSweep(
         axis=axis,
         points=points,
@@ -231,28 +238,28 @@ def _next(axis: Axis, values: list[float], points: list[SweepPoint]) -> float | 
 
 
 def _check_values(
-    asked: Replay, axis: Axis, values: list[float], read_p99_target_ns: int | None
+    request: Replay, axis: Axis, values: list[float], read_p99_target_ns: int | None
 ) -> None:
     """Refuse options that a replay at any of `values` refuses, before a directory is made."""
-    bounds = {"read_p99": read_p99_target_ns, "queue_depth": asked.config.queue_depth}
+    bounds = {"read_p99": read_p99_target_ns, "queue_depth": request.config.queue_depth}
     if axis is Axis.QUEUE_DEPTH and (
-        given := [name for name, bound in bounds.items() if bound is not None]
+        open_loop_options := [name for name, bound in bounds.items() if bound is not None]
     ):
         raise ConfigError(
-            f"{named(given[0])} bounds an open loop; give {named('speeds')} or {named('users')}"
+            f"{named(open_loop_options[0])} bounds an open loop; give {named('speeds')} or {named('users')}"
             " with it"
         )
     values_text = named(axis.parameter, ",".join(f"{value:g}" for value in values))
     if axis is not Axis.SPEED and any(value != int(value) or value < 1 for value in values):
         raise ConfigError(f"{values_text}: give whole numbers from 1")
-    least, many = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
-    if len(values) < least or sorted(set(values)) != values:
-        raise ConfigError(f"{values_text}: give {many} that rise, such as 1,2,4,8")
+    min_count, words = (2, "two or more") if axis is Axis.QUEUE_DEPTH else (1, "some")
+    if len(values) < min_count or sorted(set(values)) != values:
+        raise ConfigError(f"{values_text}: give {words} that rise, such as 1,2,4,8")
     for value in values:
-        replace(asked, config=_at(asked.config, axis, value)).check_options()
+        replace(request, config=_config_at(request.config, axis, value)).check_options()
 
 
-def _at(config: Config, axis: Axis, value: float) -> Config:
+def _config_at(config: Config, axis: Axis, value: float) -> Config:
     if axis is Axis.QUEUE_DEPTH:
         return replace(config, queue_depth=int(value), speed=None)
     return replace(config, speed=value if axis is Axis.SPEED else 1.0)
@@ -262,11 +269,11 @@ def point(
     value: float, run: str, summary: Summary, read_p99_target_ns: int | None = None, window: str | None = None,
     axis: Axis = Axis.SPEED,
 ) -> SweepPoint:  # fmt: skip
-    """Return the point of the sweep that a finished run makes, of a `window` of its trace."""
-    moved = [f for f in measured_figures(summary.figures) if f.op != "delete"]
-    span = summary.measured_ns if moved else 0
-    # Few users may ask for all at once, which is no rate; a speed that leaves no time between
-    # operations asks too much.
+    """Return the point of the sweep for a finished run of a `window` of its trace."""
+    transfers = [f for f in measured_figures(summary.figures) if f.op != "delete"]
+    span_ns = summary.measured_ns if transfers else 0
+    # With few users all operations may be due at once, so the offered rate is unknown; whether the
+    # load was delivered is then judged if there is a delivered rate.
     pace, names = summary.pace, product(("read", "write"), ("p50_ns", "p99_ns", "p99_9_ns"))
     rate = (
         None if pace is None else pace.delivered_per_s if axis is Axis.USERS else pace.offered_per_s
@@ -281,8 +288,8 @@ def point(
         run=run,
         verdict=summary.verdict,
         window=window,
-        throughput_bytes_per_s=per_second(sum(f.bytes or 0 for f in moved), span),
-        operations_per_s=per_second(sum(f.operations or 0 for f in moved), span),
+        throughput_bytes_per_s=per_second(sum(f.bytes or 0 for f in transfers), span_ns),
+        operations_per_s=per_second(sum(f.operations or 0 for f in transfers), span_ns),
         operations=summary.operations,
         asked_bytes_per_s=tiers_rate(summary, "asked_bytes_per_s"),
         read_p99_lacks=_lacking(summary),
@@ -296,13 +303,23 @@ def point(
             else None
         ),
         late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
+        is_delayed_by_replayer=_is_delayed_by_replayer(pace) if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
     )
 
 
+def _is_delayed_by_replayer(pace: Pace) -> bool:
+    """Return whether most operations were submitted late by work of the replayer."""
+    return (
+        not pace.kept_pace
+        and pace.late_by_itself_fraction > MOSTLY
+        and pace.cause in REPLAYERS_WORK
+    )
+
+
 def tiers_rate(summary: Summary, name: str) -> float | None:
-    """Return the rate `name` of an open loop's tiers added up; None if it is not known of one."""
+    """Return the sum over an open loop's tiers of the rate `name`; None if one is unknown."""
     counted = {f.tier for f in measured_figures(summary.figures)}
     tiers = (
         []
@@ -315,52 +332,52 @@ def tiers_rate(summary: Summary, name: str) -> float | None:
 
 
 def _lacking(summary: Summary) -> str | None:
-    """Return why the p99 of reads is not known, and how long the run would have to be.
-
-    None if it is.
-    """
+    """Return why the p99 of reads is unknown, and how long a run has to be; None if it is known."""
     counts = [f.judged.count for f in measured_figures(summary.figures) if f.op == "read"]
     if not counts:
         return "no tier was read"
-    least = min(counts)
-    if least >= P99_NEEDS:
+    min_reads = min(counts)
+    if min_reads >= P99_NEEDS:
         return None
-    longer = (
-        f"a trace (or --limit) {P99_NEEDS / least:.1f} times as long"
-        if least
+    remedy = (
+        f"a trace (or --limit) {P99_NEEDS / min_reads:.1f} times as long"
+        if min_reads
         else "a longer trace (or --limit)"
     )
-    return f"{counted(least, 'read')} on a tier where a p99 needs {P99_NEEDS}: take {longer}"
+    return f"{counted(min_reads, 'read')} on a tier where a p99 needs {P99_NEEDS}: take {remedy}"
 
 
 def is_saturated(axis: Axis, points: list[SweepPoint]) -> bool:
     """Return whether the sweep may end at the last of `points`."""
     if axis is not Axis.QUEUE_DEPTH:
-        return any(not point.is_held for point in points) or asks_no_more(points)
+        return any(not point.is_held for point in points) or adds_no_load(points)
     return _gains_no_more([p.throughput_bytes_per_s or 0.0 for p in points])
 
 
 def _gains_no_more(rates: list[float]) -> bool:
-    """Return whether each of the last two steps of `rates` gained less than GAIN over the best
-    before it.
+    """Return whether both of the last two steps of `rates` gained less than GAIN over the best
+    before.
     """
-    return len(rates) > 2 and all(rates[at] < max(rates[:at]) * (1 + GAIN) for at in (-2, -1))  # noqa: PLR2004
+    has_two_steps = len(rates) > 2  # noqa: PLR2004 - two steps lie between three rates
+    return has_two_steps and all(
+        rates[index] < max(rates[:index]) * (1 + GAIN) for index in (-2, -1)
+    )
 
 
 def knee(axis: Axis, points: list[SweepPoint]) -> float | None:
     """Return the knee by the rule of `axis`; None if no point qualifies."""
     if axis is not Axis.QUEUE_DEPTH:
-        held = [found.value for found in takewhile(lambda found: found.is_held, points)]
-        return held[-1] if held else None
+        values = [point.value for point in takewhile(lambda point: point.is_held, points)]
+        return values[-1] if values else None
     rates = [(p.value, p.throughput_bytes_per_s or 0.0) for p in points]
     greatest = max((rate for _, rate in rates), default=0.0)
     return next((value for value, rate in rates if rate and rate >= KNEE_SHARE * greatest), None)
 
 
 def generate(meta: Metadata, users: int, path: Path) -> None:
-    """Write to `path` the trace that the command of `meta` makes with so many users.
+    """Write to `path` the trace that the command in `meta` makes with `users`.
 
-    ConfigError if kvtrace refuses; the message is its own.
+    ConfigError, with kvtrace's own message, if kvtrace refuses.
     """
     try:
         run_program(
@@ -373,11 +390,8 @@ def generate(meta: Metadata, users: int, path: Path) -> None:
 
 
 def with_users(argv: list[str], users: int) -> list[str]:
-    """Return `argv` with --users `users`, where it stands already or at the end.
-
-    All else must stay the same.
-    """
-    found = [
+    """Return `argv` with the option --users set to `users`, in its place or at the end."""
+    replaced = [
         (
             str(users)
             if before == "--users"
@@ -388,56 +402,61 @@ def with_users(argv: list[str], users: int) -> list[str]:
         for before, argument in zip(["", *argv], argv, strict=False)
     ]
     is_there = any(argument == "--users" or argument.startswith("--users=") for argument in argv)
-    return found if is_there else [*found, "--users", str(users)]
+    return replaced if is_there else [*replaced, "--users", str(users)]
 
 
-def next_value(axis: Axis, asked: Sequence[float], points: Sequence[SweepPoint]) -> float | None:
+def next_value(
+    axis: Axis, given_values: Sequence[float], points: Sequence[SweepPoint]
+) -> float | None:
     """Return the value to try after `points` (an open loop's, in run order).
 
     None at the end of the search.
     """
-    held = [p.value for p in points if p.is_held]
-    lost = [p.value for p in points if not p.is_held]
+    sustained_values = [p.value for p in points if p.is_held]
+    failed_values = [p.value for p in points if not p.is_held]
     tried = {p.value for p in points}
-    if not lost:
-        rest = [value for value in asked if value not in tried]
-        most = DOUBLINGS_OF_ONE if len(asked) == 1 else DOUBLINGS
-        is_over = len(points) - len(asked) >= most or asks_no_more(points)
-        return rest[0] if rest else None if is_over else 2 * max(held)
-    least = min(lost)
-    below = [value for value in held if value < least]
+    if not failed_values:
+        untried = [value for value in given_values if value not in tried]
+        if untried:
+            return untried[0]
+        max_doublings = DOUBLINGS_OF_ONE if len(given_values) == 1 else DOUBLINGS
+        is_over = len(points) - len(given_values) >= max_doublings or adds_no_load(points)
+        return None if is_over else 2 * max(sustained_values)
+    first_failed = min(failed_values)
+    below = [value for value in sustained_values if value < first_failed]
     if not below:
         if [p.cause for p in points[-2:]] == [SUBMISSION, SUBMISSION]:
-            # Half of the load does not help where it is the machine that is too busy for us.
+            # If the machine is too busy to submit, half of the load does not help.
             return None
-        half = _stepped(axis, least / 2)
-        return None if len(lost) > HALVINGS or half in tried or half <= 0 else half
-    greatest = max(below)
-    middle = _stepped(axis, math.sqrt(greatest * least))
+        half = _stepped(axis, first_failed / 2)
+        return None if len(failed_values) > HALVINGS or half in tried or half <= 0 else half
+    last_sustained = max(below)
+    middle = _stepped(axis, math.sqrt(last_sustained * first_failed))
     if axis is Axis.USERS:
-        middle = max(middle, greatest + 1)
-    return None if least / greatest <= PRECISION or middle >= least or middle in tried else middle
+        middle = max(middle, last_sustained + 1)
+    is_precise = first_failed / last_sustained <= PRECISION
+    return None if is_precise or middle >= first_failed or middle in tried else middle
 
 
-def asks_no_more(points: Sequence[SweepPoint]) -> bool:
+def adds_no_load(points: Sequence[SweepPoint]) -> bool:
     """Return whether the last two rising `points` of an open loop added no load."""
-    asked = [p.asked_bytes_per_s for p in sorted(points, key=lambda point: point.value)]
-    return None not in asked and _gains_no_more([rate for rate in asked if rate is not None])
+    offered = [p.asked_bytes_per_s for p in sorted(points, key=lambda point: point.value)]
+    return None not in offered and _gains_no_more([rate for rate in offered if rate is not None])
 
 
 def to_repeat(points: Sequence[SweepPoint]) -> float | None:
-    """Return which value of an open loop's `points` to try again.
+    """Return the value of an open loop's `points` to repeat; None if the deciding ones are settled.
 
-    None if the deciding ones have all their trials.
-
-    They are the last that is held and the first that is lost; one that most of its trials have lost
-    is decided.
+    The deciding values are the last sustained and the first failed one. A value that failed in the
+    majority of its trials is settled, too.
     """
     rising = sorted(points, key=lambda point: point.value)
-    first = next((at for at, point in enumerate(rising) if not point.is_held), len(rising))
+    first_failed = next(
+        (index for index, point in enumerate(rising) if not point.is_held), len(rising)
+    )
     deciding = [
         p
-        for p in rising[max(0, first - 1) : first + 1]
+        for p in rising[max(0, first_failed - 1) : first_failed + 1]
         if 2 * (p.trials - (p.held_trials or 0)) <= TRIALS
     ]
     return next((p.value for p in deciding if p.trials < TRIALS), None)
@@ -446,95 +465,104 @@ def to_repeat(points: Sequence[SweepPoint]) -> float | None:
 def decided(trials: Sequence[SweepPoint]) -> SweepPoint:
     """Return the median of the trials at one value.
 
-    Of those that are not held, longer ones are the worse.
+    Trials are ranked by whether they were sustained, then by read p99, then by lateness.
     """
-    worse = sorted(trials, key=lambda p: (not p.is_held, p.read_p99_ns or 0, p.late_p99_ns or 0))
-    middle = worse[len(trials) // 2]
-    held = None if middle.kept_pace is None else sum(point.is_held for point in trials)
-    return msgspec.structs.replace(middle, trials=len(trials), held_trials=held)
+    ranked = sorted(trials, key=lambda p: (not p.is_held, p.read_p99_ns or 0, p.late_p99_ns or 0))
+    middle = ranked[len(trials) // 2]
+    sustained_trials = None
+    if middle.kept_pace is not None:
+        sustained_trials = sum(point.is_held for point in trials)
+    return msgspec.structs.replace(middle, trials=len(trials), held_trials=sustained_trials)
 
 
 def _stepped(axis: Axis, value: float) -> float:
-    """Return `value` as an axis has it: a whole number of users, or a speed with three digits."""
+    """Return `value` rounded for the axis: a whole number of users, or a speed of three digits."""
     return float(int(value)) if axis is Axis.USERS else float(f"{value:.3g}")
 
 
 def sustained(axis: Axis, points: Sequence[SweepPoint], target_ns: int | None) -> str:
     """Describe the result of an open loop's rising `points` in one sentence."""
-    lost = next((p for p in points if not p.is_held), None)
-    held = [p for p in points if p.is_held and (lost is None or p.value < lost.value)]
+    failed = next((p for p in points if not p.is_held), None)
+    sustained_points = [
+        p for p in points if p.is_held and (failed is None or p.value < failed.value)
+    ]
     if not points:
         return "nothing was tried"
-    if not held:
+    if not sustained_points:
         first = points[0]
         cause = limit_of_open(points)
         limit = "bottleneck not identified" if cause is None else _limit(cause, points)
         return (
-            f"the knee is below the lowest load tried, {_said(axis, first)}: there it"
+            f"the knee is below the lowest load tried, {_load_text(axis, first)}: there it"
             f" {_lost(first, target_ns)}; {limit}{_few(first)}"
         )
-    best = held[-1]
+    best = sustained_points[-1]
     unknown = target_ns is not None and best.is_within_target is None
     claim = "cannot be judged by --read-p99 at" if unknown else "sustains"
     after = "every load tried was sustained"
-    if lost is None and asks_no_more(points):
+    if failed is None and adds_no_load(points):
         after = (
             f"more users add no load ({format_rate(points[-1].asked_bytes_per_s)} at"
-            f" {_said(axis, points[-1])}, {format_rate(points[-2].asked_bytes_per_s)} at"
-            f" {_said(axis, points[-2])}): compute sets the pace"
+            f" {_load_text(axis, points[-1])}, {format_rate(points[-2].asked_bytes_per_s)} at"
+            f" {_load_text(axis, points[-2])}): compute sets the pace"
         )
-    if lost is not None:
+    if failed is not None:
         after = (
-            f"{limit_above(limit_of_open(points), points)}: at {_said(axis, lost)} it"
-            f" {_lost(lost, target_ns)}"
+            f"{limit_above(limit_of_open(points), points)}: at {_load_text(axis, failed)} it"
+            f" {_lost(failed, target_ns)}"
         )
-    return f"{claim} {_said(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
+    return f"{claim} {_load_text(axis, best)}; {_read(best)} at the knee; {after}{_few(best)}"
 
 
 def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
     """Return the bottleneck above the last sustained point of an open loop's rising `points`.
 
-    None if not identified.
-
-    That is what the first of the lost that decides says.
+    It is that of the first failed point with an identified bottleneck. None if there is none.
     """
-    lost = next((at for at, p in enumerate(points) if not p.is_held), len(points))
-    judged = (p.judgement for p in points[lost:] if not p.is_held and p.judgement is not None)
-    causes = (_cause(found, was_held=lost > 0) for found in judged)
+    first_failed = next(
+        (index for index, point in enumerate(points) if not point.is_held), len(points)
+    )
+    verdicts = (
+        point.judgement
+        for point in points[first_failed:]
+        if not point.is_held and point.judgement is not None
+    )
+    causes = (_cause(verdict, was_sustained=first_failed > 0) for verdict in verdicts)
     return next((cause for cause in causes if cause is not None), None)
 
 
-def _cause(found: RunVerdict, *, was_held: bool) -> LimitCause | None:
-    """Return what held a run back, `found` being its verdict, given whether less load was held.
+def _cause(verdict: RunVerdict, *, was_sustained: bool) -> LimitCause | None:
+    """Return the bottleneck of a failed run; `was_sustained` tells if a lower load was sustained.
 
-    Requests that were served in time at less load depend on as much there: if what they wait for
-    takes longer, that is the drive's doing where more of the time was its than ours.
+    At the lower load, operations depended on each other in the same way and were in time. So if
+    they now wait for others that take longer, the drive is the cause, provided that more of the
+    response time was the drive's than the replayer's.
     """
-    if found.cause not in (None, LimitCause.DEPENDENCIES) or not was_held:
-        return found.cause
-    shares = found.evidence.response_shares
-    ours = sum(share for name, share in shares.items() if name not in (DRIVE, DEPENDENCIES))
-    return LimitCause.DRIVE if shares.get(DRIVE, 0.0) > ours else None
+    if verdict.cause not in (None, LimitCause.DEPENDENCIES) or not was_sustained:
+        return verdict.cause
+    shares = verdict.evidence.response_shares
+    replayer_share = sum(
+        share for name, share in shares.items() if name not in (DRIVE, DEPENDENCIES)
+    )
+    return LimitCause.DRIVE if shares.get(DRIVE, 0.0) > replayer_share else None
 
 
 def limit_of_closed(points: Sequence[SweepPoint], *, is_saturated: bool) -> LimitCause | None:
     """Return the bottleneck of the last of a closed loop's `points`; None if not identified.
 
-    Where each depth was in use and more of it moved no more, that is the drive's limit: one run
-    alone cannot tell.
+    If the queue was in use and a higher depth gave no more throughput, the drive is the bottleneck.
+    A single run cannot tell that.
     """
     if not is_saturated or points[-1].judgement is None:
         return None
-    found = points[-1].judgement
-    if found.cause not in (None, LimitCause.QUEUE_LIMIT):
-        return found.cause
-    in_flight, shares = (
-        found.evidence.in_flight_mean,
-        (found.evidence.blocked_share, found.evidence.starved_share),
-    )
-    is_full = in_flight is not None and in_flight >= FULL * found.evidence.queue_depth
-    is_ours = (found.evidence.submitter_busy_share or 0) >= FULL or None in shares
-    return LimitCause.DRIVE if is_full and not is_ours else None
+    verdict = points[-1].judgement
+    evidence = verdict.evidence
+    if verdict.cause not in (None, LimitCause.QUEUE_LIMIT):
+        return verdict.cause
+    in_flight, shares = evidence.in_flight_mean, (evidence.blocked_share, evidence.starved_share)
+    is_full = in_flight is not None and in_flight >= FULL * evidence.queue_depth
+    is_replayer_busy = (evidence.submitter_busy_share or 0) >= FULL or None in shares
+    return LimitCause.DRIVE if is_full and not is_replayer_busy else None
 
 
 def limit_above(cause: LimitCause | None, points: Sequence[SweepPoint]) -> str:
@@ -546,22 +574,22 @@ def _limit(cause: LimitCause, points: Sequence[SweepPoint]) -> str:
     storage = next(
         (p.judgement.evidence.storage for p in reversed(points) if p.judgement is not None), "drive"
     )
-    what, verb = _LIMITS.get(cause) or limiting(cause, storage)
-    return f"{what} {verb} the limit"
+    subject, verb = _LIMITS.get(cause) or limiting(cause, storage)
+    return f"{subject} {verb} the limit"
 
 
 def reached(points: Sequence[SweepPoint], knee: float | None, *, is_saturated: bool) -> str:
     """Describe the result of a closed loop's rising `points` in one sentence."""
-    at = next((p for p in points if p.value == knee), None)
-    if at is None:
+    best = next((p for p in points if p.value == knee), None)
+    if best is None:
         return "no knee: no point of the sweep qualifies (queue depth)"
     above = limit_above(limit_of_closed(points, is_saturated=is_saturated), points)
     if not is_saturated:
         above = "the sweep did not saturate, so the knee may lie beyond"
-    rate = format_rate(at.throughput_bytes_per_s)
+    rate = format_rate(best.throughput_bytes_per_s)
     return (
-        f"reaches {rate} at queue depth {at.value:g}; {_read(at, 'service')} at the knee;"
-        f" {above}{_few(at)}"
+        f"reaches {rate} at queue depth {best.value:g}; {_read(best, 'service')} at the knee;"
+        f" {above}{_few(best)}"
     )
 
 
@@ -569,17 +597,17 @@ def progress_of(axis: Axis, point: SweepPoint, target_ns: int | None) -> str:
     """Describe one run of a sweep in a line."""
     if axis is Axis.QUEUE_DEPTH:
         return f"{format_rate(point.throughput_bytes_per_s)}, {_read(point, 'service')}"
-    asked = (
+    offered = (
         "" if point.asked_bytes_per_s is None else f", {format_rate(point.asked_bytes_per_s)} asked"
     )
     return (
-        f"sustained, {_read(point)}{asked}"
+        f"sustained, {_read(point)}{offered}"
         if point.is_held
-        else f"{_lost(point, target_ns)}{asked}"
+        else f"{_lost(point, target_ns)}{offered}"
     )
 
 
-def _said(axis: Axis, point: SweepPoint) -> str:
+def _load_text(axis: Axis, point: SweepPoint) -> str:
     return (
         counted(point.value, "user")
         if axis is Axis.USERS
@@ -587,18 +615,16 @@ def _said(axis: Axis, point: SweepPoint) -> str:
     )
 
 
-def windows_said(axis: Axis, points: Sequence[SweepPoint]) -> str:
-    """Return which of the rising `points` replayed their whole trace, from empty tiers.
+def describe_windows(axis: Axis, points: Sequence[SweepPoint]) -> str:
+    """Return a note if some of the rising `points` replayed their whole trace, others a window.
 
-    Their loads evict nothing.
+    Loads that evict nothing have no steady window.
     """
-    whole = [p for p in points if p.window is None]
-    part = next((p.window for p in points if p.window is not None), None)
-    return (
-        f"; windows differ: whole trace up to {_said(axis, whole[-1])}, {part} above"
-        if whole and part
-        else ""
-    )
+    unwindowed = [p for p in points if p.window is None]
+    window = next((p.window for p in points if p.window is not None), None)
+    if not unwindowed or not window:
+        return ""
+    return f"; windows differ: whole trace up to {_load_text(axis, unwindowed[-1])}, {window} above"
 
 
 def _few(point: SweepPoint) -> str:
@@ -611,27 +637,29 @@ def _few(point: SweepPoint) -> str:
 
 
 def _aside(point: SweepPoint) -> str:
-    """Return what is to be known of a point's times.
-
-    Its trials, and waits for the replayer that they contain.
-    """
-    said = ["of the slower trial"] if point.trials == 2 else []  # noqa: PLR2004 - there is no median run of two
-    said += (
+    """Return remarks on a point's times, in parentheses: its trials, and delays by the replayer."""
+    remarks = ["of the slower trial"] if point.trials == 2 else []  # noqa: PLR2004 - there is no median run of two
+    remarks += (
         [] if point.trials == 1 else [f"sustained in {point.held_trials} of {point.trials} trials"]
     )
     share = point.late_by_itself_fraction or 0.0
-    if share >= 0.001 and not point.kept_pace:  # noqa: PLR2004 - of less, no decimal would be left
-        said.append(f"replayer added delay to {percent(share)} of operations")
-    return f" ({'; '.join(said)})" if said else ""
+    if share >= 0.001 and not point.kept_pace:  # noqa: PLR2004 - less would be shown as 0.0 %
+        remarks.append(f"replayer added delay to {percent(share)} of operations")
+    return f" ({'; '.join(remarks)})" if remarks else ""
 
 
-def _read(point: SweepPoint, what: str = "response") -> str:
+def _read(point: SweepPoint, kind: str = "response") -> str:
     if point.read_p99_ns is not None:
-        return f"read {what} p99 {format_duration(point.read_p99_ns)}{_aside(point)}"
-    return f"read {what} p99 is not known ({point.read_p99_lacks or 'no reads'}){_aside(point)}"
+        return f"read {kind} p99 {format_duration(point.read_p99_ns)}{_aside(point)}"
+    return f"read {kind} p99 is unknown ({point.read_p99_lacks or 'no reads'}){_aside(point)}"
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
+    if point.is_delayed_by_replayer:
+        return (
+            f"was not asked in time: kvreplay delayed {percent(point.late_by_itself_fraction or 0.0)}"
+            f" of operations ({point.cause}), {_read(point)}"
+        )
     if point.keeps_up:
         return f"keeps up, but {_read(point)} exceeds {format_duration(target_ns)}"
     return f"falls behind, {_read(point)}"

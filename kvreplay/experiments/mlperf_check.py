@@ -1,9 +1,9 @@
 """Check a result tree of mlpstorage against the rules of a KV-cache submission (Rules.md of
 mlcommons/storage).
 
-The official validator has no checks of its own for the KV cache yet (its class is a stub), so that
-what section 6 asks is left to reviewers. Here all that the files of a tree can tell is checked, and
-what they cannot is said. Read only.
+The official validator has no checks for the KV cache yet (its class is a stub), so section 6 is
+left to reviewers. This module checks everything that the files of a tree show, and lists the rules
+that they cannot show. It only reads.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ RULES = {
     "6.4.1": "cache and results on different filesystems",
     "6.6.1": "nothing else is changed in CLOSED",
 }
-"""What is checked, by its place in Rules.md."""
+"""The rules that are checked, by their section in Rules.md."""
 NOT_CHECKED = {
     "2.1.9": "that the hardware and software of a system were the same in all its runs",
     "2.1.6": "that a code image holds the source that its hash names (mlpstorage validate does)",
@@ -86,12 +86,12 @@ NOT_CHECKED = {
     "6.5.2": "that a gateway's or NFS client's version and options are recorded",
 }
 _CLOSED_ONLY = {"6.3.1.1", "6.3.2.1", "6.3.2.2", "6.6.1"}
-_MOST_RANKS, _MOST_TRIALS = 4096, 100
-"""That are looked for, whatever a damaged file says."""
+_MAX_RANKS, _MAX_TRIALS = 4096, 100
+"""Limits of the ranks and trials that are checked, in case a damaged file gives more."""
 _CLOSE = 1e-6
-"""Of a figure that is recomputed: sums of the same numbers differ by no more."""
+"""Tolerance of recomputed figures: sums of the same numbers differ by no more."""
 _WHOLE = 0.95
-"""Of an option's duration: what ran for less was cut off."""
+"""Minimum share of an option's duration; a shorter run was cut off."""
 _LOCKS = {"seed": SEED, "trials": TRIALS, "inter_option_delay_s": PAUSE_S, "config": "default"}
 _SUMS = {
     name: ("6.3.4.1" if column in (READ_RATE, WRITE_RATE) else "6.3.4.2", PLACES[column])
@@ -99,14 +99,14 @@ _SUMS = {
 }
 _GREATEST = {name: PLACES[column] for name, column in WORST.items()}
 _GREATEST["aggregated_p95_latency_ms"] = "storage_io_latency_ms.p95"
-"""By the result's name.
+"""Field of a rank's file below `summary`, by the name in the aggregated result.
 
-Where a rank's file has it, below `summary`; the last is of earlier releases.
+The last one is of earlier releases.
 """
 
 
 def _table(option: LockedOption) -> dict[str, object]:
-    """Return an option's row of table KVCache-1, by the names that the metadata have."""
+    """Return an option's row of table KVCache-1, by the names in the metadata."""
     return {
         "model": option.model,
         "num_users": option.users,
@@ -119,17 +119,17 @@ def _table(option: LockedOption) -> dict[str, object]:
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that something in the tree does not keep."""
+    """A violation of a rule."""
 
     rule: str
-    """Its place in Rules.md."""
+    """Its section in Rules.md."""
     path: str
-    """From the tree's top."""
+    """Path from the tree's top."""
     what: str
 
 
 class Checked(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found in a tree."""
+    """The result of checking a tree."""
 
     program: str = "kvreplay"
     version: str = __version__
@@ -142,42 +142,45 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Run(NamedTuple):
-    """A run's folder, and what its metadata says."""
+    """A run's folder and its metadata."""
 
     path: Path
     division: str
     metadata: dict[str, object]
 
 
-Found = Iterator[tuple[str, Path, str]]
-"""Rules that are not kept: the rule, the file or folder, and what is wrong."""
+Violations = Iterator[tuple[str, Path, str]]
+"""Violations of rules: the rule, the file or folder, and the fault."""
 
 
 def check_tree(root: Path, argv: list[str]) -> Checked:
-    """Check the tree below `root`, the folder that holds `closed` or `open`.
+    """Check the tree below `root`, the folder that contains `closed` or `open`.
 
-    TraceError if it holds neither.
+    TraceError if it contains neither.
     """
     if not root.is_dir():
-        raise TraceError("no such folder" if not root.exists() else "no folder", path=root)
-    if not (divisions := [each for each in _folders(root) if each.name.lower() in (CLOSED, OPEN)]):
-        why = "name the folder that mlpstorage init made, which --results-dir named"
-        raise TraceError(f"neither {CLOSED} nor {OPEN} is in it: {why}", path=root)
+        raise TraceError("no such folder" if not root.exists() else "not a folder", path=root)
+    divisions = [folder for folder in _folders(root) if folder.name.lower() in (CLOSED, OPEN)]
+    if not divisions:
+        remedy = "name the folder that mlpstorage init made, which --results-dir named"
+        raise TraceError(
+            f"not an mlpstorage tree: no {CLOSED}/ or {OPEN}/ in it; {remedy}", path=root
+        )
     runs: list[_Run] = []
-    found = [
+    violations = [
         *_top(root),
-        *(each for division in divisions for each in _division(root, division, runs)),
+        *(violation for division in divisions for violation in _division(root, division, runs)),
     ]
     for run in runs:
-        found += _run(run)
-    seen = {
+        violations += _run(run)
+    applicable = {
         rule
         for rule in RULES
         if any(run.division == CLOSED or rule not in _CLOSED_ONLY for run in runs)
     }
     findings = [
-        Finding(rule=rule, path=str(path.relative_to(root)), what=what)
-        for rule, path, what in found
+        Finding(rule=rule, path=str(path.relative_to(root)), what=fault)
+        for rule, path, fault in violations
     ]
     answer = f"{counted(len(findings), 'fault')} in {counted(len(runs), 'run')} of the KV cache"
     if not runs:
@@ -193,57 +196,57 @@ def check_tree(root: Path, argv: list[str]) -> Checked:
         answer=answer,
         runs=len(runs),
         findings=findings,
-        rules=[_rule(rule, findings, is_seen=rule in seen) for rule in RULES],
+        rules=[_rule(rule, findings, is_applicable=rule in applicable) for rule in RULES],
         not_checked=NOT_CHECKED,
     )
 
 
-def _rule(rule: str, findings: Sequence[Finding], *, is_seen: bool) -> Rule:
-    broken = [each for each in findings if each.rule == rule]
+def _rule(rule: str, findings: Sequence[Finding], *, is_applicable: bool) -> Rule:
+    broken = [finding for finding in findings if finding.rule == rule]
     if broken:
         return judged(RULES[rule], rule, counted(len(broken), "fault"), is_kept=False)
     if rule == "6.4.1":
         return judged(
             RULES[rule],
             rule,
-            "paths differ; the files do not say on which filesystems",
+            "paths differ; the files do not show on which filesystems",
             is_kept=None,
         )
     return judged(
         RULES[rule],
         rule,
-        "" if is_seen else "applies to no run here",
-        is_kept=True if is_seen else None,
+        "" if is_applicable else "applies to no run here",
+        is_kept=True if is_applicable else None,
     )
 
 
 def _folders(path: Path) -> list[Path]:
     return sorted(
-        each for each in path.iterdir() if each.is_dir() and not each.name.startswith(".")
+        entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith(".")
     )
 
 
-def _top(root: Path) -> Found:
-    for each in sorted(root.iterdir()):
-        name = each.name
-        if name.startswith(".") or name in (CLOSED, OPEN, POOL) or (each / POOL_MARK).is_file():
+def _top(root: Path) -> Violations:
+    for entry in sorted(root.iterdir()):
+        name = entry.name
+        if name.startswith(".") or name in (CLOSED, OPEN, POOL) or (entry / POOL_MARK).is_file():
             continue
-        near = f"; it is written {name.lower()}" if name.lower() in (CLOSED, OPEN, POOL) else ""
-        yield "2.1.2", each, f"neither {CLOSED}, {OPEN} nor {POOL}{near}"
+        hint = f"; it is written {name.lower()}" if name.lower() in (CLOSED, OPEN, POOL) else ""
+        yield "2.1.2", entry, f"neither {CLOSED}, {OPEN} nor {POOL}{hint}"
 
 
-def _division(root: Path, division: Path, runs: list[_Run]) -> Found:
+def _division(root: Path, division: Path, runs: list[_Run]) -> Violations:
     """Check the folders of each submitter, and gather the runs of the KV cache."""
     submitters = _folders(division)
     if not submitters:
-        yield "2.1.5", division, "holds no submitter's folder"
+        yield "2.1.5", division, "has no submitter's folder"
     for submitter in submitters:
-        found = {each.name for each in _folders(submitter)}
-        for name in sorted({"results", "systems"} ^ found):
+        names = {folder.name for folder in _folders(submitter)}
+        for name in sorted({"results", "systems"} ^ names):
             yield (
                 "2.1.5",
                 submitter / name,
-                "is missing" if name not in found else "is not allowed beside results and systems",
+                "is missing" if name not in names else "is not allowed beside results and systems",
             )
         results, systems = submitter / "results", submitter / "systems"
         if systems.is_dir():
@@ -251,7 +254,7 @@ def _division(root: Path, division: Path, runs: list[_Run]) -> Found:
         if not results.is_dir():
             continue
         if not _folders(results):
-            yield "2.1.8", results, "holds no system's folder"
+            yield "2.1.8", results, "has no system's folder"
         for system in _folders(results):
             for ending in (".yaml", ".pdf"):
                 if not (systems / f"{system.name}{ending}").is_file():
@@ -263,45 +266,49 @@ def _division(root: Path, division: Path, runs: list[_Run]) -> Found:
             yield from _workloads(root, system, division.name.lower(), runs)
 
 
-def _systems(systems: Path, results: Path) -> Found:
-    for each in sorted(systems.iterdir()):
-        if each.name.startswith(".") or each.suffix == ".md":
+def _systems(systems: Path, results: Path) -> Violations:
+    for entry in sorted(systems.iterdir()):
+        if entry.name.startswith(".") or entry.suffix == ".md":
             continue
-        if each.suffix not in (".yaml", ".pdf"):
-            yield "2.1.7", each, "neither .yaml, .pdf nor .md"
-        elif not (results / each.stem).is_dir():
-            yield "2.1.8", each, f"describes a system without results: no results/{each.stem}"
+        if entry.suffix not in (".yaml", ".pdf"):
+            yield "2.1.7", entry, "neither .yaml, .pdf nor .md"
+        elif not (results / entry.stem).is_dir():
+            yield "2.1.8", entry, f"describes a system without results: no results/{entry.stem}"
 
 
-def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Found:
+def _workloads(root: Path, system: Path, division: str, runs: list[_Run]) -> Violations:
     folders = _folders(system)
-    for each in folders:
-        if each.name not in OTHER_WORKLOADS | {WORKLOAD}:
-            is_meant = each.name.replace("-", "_").lower().replace("kvcache", WORKLOAD) == WORKLOAD
-            meant = f"; it is written {WORKLOAD}" if is_meant else ""
+    for folder in folders:
+        if folder.name not in OTHER_WORKLOADS | {WORKLOAD}:
+            normalized = folder.name.replace("-", "_").lower().replace("kvcache", WORKLOAD)
+            hint = f"; it is written {WORKLOAD}" if normalized == WORKLOAD else ""
             yield (
                 "2.1.10",
-                each,
+                folder,
                 (
-                    f"is no workload; there are {WORKLOAD},"
-                    f" {', '.join(sorted(OTHER_WORKLOADS))}{meant}"
+                    f"is not a workload; there are {WORKLOAD},"
+                    f" {', '.join(sorted(OTHER_WORKLOADS))}{hint}"
                 ),
             )
     if not folders:
-        yield "2.1.10", system, "holds no workload"
+        yield "2.1.10", system, "has no workload"
     for model in _folders(system / WORKLOAD) if (system / WORKLOAD).is_dir() else ():
-        phases = {each.name for each in _folders(model)}
+        phases = {phase.name for phase in _folders(model)}
         for name in sorted(phases - PHASES):
-            yield "2.1.12", model / name, f"is no phase; a phase is {' or '.join(sorted(PHASES))}"
+            yield (
+                "2.1.12",
+                model / name,
+                f"is not a phase; a phase is {' or '.join(sorted(PHASES))}",
+            )
         leaves = _folders(model / "run") if "run" in phases else []
         if not leaves:
-            yield "2.1.12", model / "run", "holds no run"
+            yield "2.1.12", model / "run", "has no run"
         for leaf in leaves:
             if not _is_time(leaf.name):
                 yield "2.1.12", leaf, "its name is not a time: YYYYMMDD_HHmmss"
-            metadata, why = _metadata(leaf)
-            if why:
-                yield "6.3.4.5", leaf, why
+            metadata, fault = _metadata(leaf)
+            if fault:
+                yield "6.3.4.5", leaf, fault
             else:
                 runs.append(_Run(leaf, division, metadata))
                 yield from _provenance(root, leaf, metadata)
@@ -317,16 +324,20 @@ def _is_time(name: str) -> bool:
 
 
 def _metadata(leaf: Path) -> tuple[dict[str, object], str]:
-    """Return the metadata of a run, and why there are none."""
+    """Return the metadata of a run, or the reason why there are none."""
     files = sorted(leaf.glob("*_metadata.json"))
     if len(files) != 1:
         return {}, f"{len(files) or 'no'} *_metadata.json: a run has one"
-    found = _read(files[0])
-    return (found, "") if isinstance(found, dict) else ({}, f"{files[0].name} is no JSON object")
+    content = _read(files[0])
+    return (
+        (content, "")
+        if isinstance(content, dict)
+        else ({}, f"{files[0].name} is not a JSON object")
+    )
 
 
 def _read(path: Path) -> object:
-    """Return what is in the JSON file at `path`; None if it is none."""
+    """Return the content of the JSON file at `path`; None if it is not JSON."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -334,49 +345,51 @@ def _read(path: Path) -> object:
 
 
 def _number(value: Any) -> float | None:
-    """Return a finite number, written as one or as text; None for all else."""
+    """Return a finite number, given as a number or as text; None for any other value."""
     try:
-        found = None if isinstance(value, bool) else float(value)
+        number = None if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         return None
-    return found if found is not None and math.isfinite(found) else None
+    return number if number is not None and math.isfinite(number) else None
 
 
-def _provenance(root: Path, leaf: Path, metadata: dict[str, object]) -> Found:
-    named = leaf / POINTER
-    pointer = named.read_text(encoding="utf-8", errors="replace").strip() if named.is_file() else ""
+def _provenance(root: Path, leaf: Path, metadata: dict[str, object]) -> Violations:
+    pointer_file = leaf / POINTER
+    pointer = ""
+    if pointer_file.is_file():
+        pointer = pointer_file.read_text(encoding="utf-8", errors="replace").strip()
     digest = pointer.rpartition(":")[2]
     if not re.fullmatch("[0-9a-f]{32}", digest):
         yield (
             "2.1.6",
-            named,
+            pointer_file,
             "is missing" if not pointer else "names no hash of 32 hexadecimal digits",
         )
     else:
         submitter = leaf.relative_to(root).parts[1]
         images = [root / pool / f"code-{digest[:8]}" for pool in (POOL, submitter)]
-        image = next((each for each in images if each.is_dir()), None)
+        image = next((folder for folder in images if folder.is_dir()), None)
         if image is None:
             yield "2.1.6", images[0], f"is missing: {leaf.name} ran it"
-        elif (other := at(_read(image / IMAGE_HASH), "hash")) != digest:
+        elif (image_hash := at(_read(image / IMAGE_HASH), "hash")) != digest:
             yield (
                 "2.1.6",
                 image / IMAGE_HASH,
-                f"its hash is {other}, not {digest}, which {leaf.name} names",
+                f"its hash is {image_hash}, not {digest}, which {leaf.name} names",
             )
     stamp = leaf / STAMP
     if not stamp.is_file():
         if metadata.get("provenance_file"):
             yield "PROV-01", stamp, "is missing, but the metadata name it"
-    elif (found := _read(stamp)) is None:
-        yield "PROV-01", stamp, "is no JSON"
-    elif str(at(found, "tool", "code_image")).rpartition(":")[2] != digest:
+    elif (provenance := _read(stamp)) is None:
+        yield "PROV-01", stamp, "is not JSON"
+    elif str(at(provenance, "tool", "code_image")).rpartition(":")[2] != digest:
         yield "PROV-01", stamp, "names another code image than the run"
 
 
-def _run(run: _Run) -> Found:
+def _run(run: _Run) -> Violations:
     """Check one run by section 6."""
-    kept = (
+    expectations = (
         ("2.1.10", f"a run of {{}}, not {WORKLOAD}", run.metadata.get("benchmark_type"), WORKLOAD),
         (
             "2.1.12",
@@ -392,44 +405,37 @@ def _run(run: _Run) -> Found:
             run.division,
         ),
     )
-    for rule, said, value, wanted in kept:
-        if value not in (None, wanted):
-            yield rule, run.path, said.format(value)
+    for rule, message, value, expected in expectations:
+        if value not in (None, expected):
+            yield rule, run.path, message.format(value)
     yield from _places(run)
     options, sequence, features = workload_of(run.metadata)
     if run.division == CLOSED:
         yield from _locked(run.path, options, sequence, features)
     path, summary = yield from _summary(run.path)
-    # One if nothing says.
-    known = (at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
-    ranks = max(
-        1, int(min(_MOST_RANKS, next(n for each in known if (n := _number(each)) is not None)))
-    )
-    trials = int(min(_MOST_TRIALS, _number(sequence.get("trials")) or TRIALS))
+    # There is one rank if neither file gives their number.
+    candidates = (at(summary, "total_ranks"), run.metadata.get("num_processes"), 1)
+    rank_count = next(n for candidate in candidates if (n := _number(candidate)) is not None)
+    ranks = max(1, int(min(_MAX_RANKS, rank_count)))
+    trials = int(min(_MAX_TRIALS, _number(sequence.get("trials")) or TRIALS))
     for option in OPTIONS:
-        folder, found = (
-            run.path / f"option_{option.number}",
-            defaultdict[str, list[dict[str, object]]](list),
-        )
-        yield from _results(folder, trials, ranks, found)
-        if found:
+        folder = run.path / f"option_{option.number}"
+        by_trial = defaultdict[str, list[dict[str, object]]](list)
+        yield from _results(folder, trials, ranks, by_trial)
+        if by_trial:
             duration = _number(at(options, str(option.number), "duration")) or RUNTIME_S
-            yield from _served(folder, option, found, duration)
+            yield from _served(folder, option, by_trial, duration)
             if path is not None:
-                yield from _aggregated(
-                    path, at(summary, "options", str(option.number)), option.number, found
-                )
+                aggregated = at(summary, "options", str(option.number))
+                yield from _aggregated(path, aggregated, option.number, by_trial)
 
 
 def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | None, object]]:
-    """Check a run's aggregated result, and return where it is and what it says.
-
-    None without one.
-    """
+    """Check a run's aggregated result, and return its path and content; None if there is none."""
     files = [
-        each
+        path
         for name in ("summary.json", "kvcache_run_summary*.json")
-        for each in sorted(leaf.glob(name))
+        for path in sorted(leaf.glob(name))
     ]
     if len(files) != 1:
         yield (
@@ -438,27 +444,31 @@ def _summary(leaf: Path) -> Generator[tuple[str, Path, str], None, tuple[Path | 
             f"{len(files) or 'no'} summary.json or kvcache_run_summary_*.json: a run has one",
         )
         return None, None
-    (path,), found = files, _read(files[0])
-    if not isinstance(found, dict):
-        yield "6.3.4.5", path, "is no JSON object"
+    (path,), content = files, _read(files[0])
+    if not isinstance(content, dict):
+        yield "6.3.4.5", path, "is not a JSON object"
         return None, None
-    if found.get("partial_failure"):
-        yield "6.3.4.5", path, "says that results of ranks are missing (partial_failure)"
-    a_host, hosts, ranks = (
-        _number(found.get(name)) for name in ("npernode", "host_count", "total_ranks")
+    if content.get("partial_failure"):
+        yield "6.3.4.5", path, "reports that results of ranks are missing (partial_failure)"
+    ranks_per_host, hosts, ranks = (
+        _number(content.get(name)) for name in ("npernode", "host_count", "total_ranks")
     )
-    if a_host and hosts and ranks and a_host * hosts != ranks:
-        yield "6.3.3.1", path, f"{a_host:g} ranks a host on {hosts:g} hosts are not {ranks:g}"
-    return path, found
+    if ranks_per_host and hosts and ranks and ranks_per_host * hosts != ranks:
+        yield (
+            "6.3.3.1",
+            path,
+            f"{ranks_per_host:g} ranks a host on {hosts:g} hosts are not {ranks:g}",
+        )
+    return path, content
 
 
-def _places(run: _Run) -> Found:
+def _places(run: _Run) -> Violations:
     arguments = at(run.metadata, "args")
     cache, results = (at(arguments, name) for name in ("cache_dir", "results_dir"))
     if isinstance(arguments, dict) and "cache_dir" in arguments and not cache:
         yield "6.4.1", run.path, "without --cache-dir the cache lies among the results"
     elif isinstance(cache, str) and isinstance(results, str):
-        inner, outer = (os.path.normpath(each) + "/" for each in (cache, results))
+        inner, outer = (os.path.normpath(folder) + "/" for folder in (cache, results))
         if inner.startswith(outer):
             yield "6.4.1", run.path, f"the cache {cache} lies in the results {results}"
 
@@ -466,14 +476,11 @@ def _places(run: _Run) -> Found:
 def workload_of(
     metadata: dict[str, object],
 ) -> tuple[dict[str, object], dict[str, object], dict[str, object]]:
-    """Return a run's options, sequence and features.
-
-    As recorded, or else from the commands that it ran.
-    """
+    """Return a run's options, sequence and features: as recorded, else from its commands."""
     recorded = metadata.get("parameters")
-    parts = [at(recorded, name) for name in ("options", "sequence", "features")]
-    if isinstance(parts[0], dict):
-        return tuple(part if isinstance(part, dict) else {} for part in parts)  # type: ignore[return-value]
+    sections = [at(recorded, name) for name in ("options", "sequence", "features")]
+    if isinstance(sections[0], dict):
+        return tuple(section if isinstance(section, dict) else {} for section in sections)  # type: ignore[return-value]
     arguments = at(metadata, "args")
     sequence = {
         "trials": at(arguments, "trials"),
@@ -481,8 +488,8 @@ def workload_of(
     }
     options, features = defaultdict[str, dict[str, object]](dict), dict[str, object]()
     commands = metadata.get("command_output_files")
-    for each in commands if isinstance(commands, list) else ():
-        flags = _flags(str(at(each, "command")))
+    for entry in commands if isinstance(commands, list) else ():
+        flags = _flags(str(at(entry, "command")))
         number = re.search(r"option_(\d)", str(flags.pop("rank_output_base", "")))
         if number is None:
             continue
@@ -504,21 +511,21 @@ def workload_of(
     return dict(options), sequence, features
 
 
-def _merge(into: dict[str, object], found: dict[str, object]) -> None:
-    """Add what a command said to what others did.
+def _merge(into: dict[str, object], parameters: dict[str, object]) -> None:
+    """Add the parameters of one command to those of others.
 
-    Two values where they differ, which are no locked one.
+    If values differ, the result has both of them, which equals no locked value.
     """
-    for name, value in found.items():
-        known = into.setdefault(name, value)
-        if str(value) not in str(known).split(" and "):
-            into[name] = f"{known} and {value}"
+    for name, value in parameters.items():
+        earlier = into.setdefault(name, value)
+        if str(value) not in str(earlier).split(" and "):
+            into[name] = f"{earlier} and {value}"
 
 
 def _flags(command: str) -> dict[str, object]:
     """Return the options of mlperf_wrapper.py in `command`, by name.
 
-    None if it runs another program.
+    The result is empty if the command runs another program.
     """
     try:
         words = shlex.split(command)
@@ -527,100 +534,101 @@ def _flags(command: str) -> dict[str, object]:
     program = next(
         (i for i, word in enumerate(words) if word.endswith("mlperf_wrapper.py")), len(words)
     )
-    found: dict[str, object] = {}
+    flags: dict[str, object] = {}
     for word, value in zip(words[program + 1 :], [*words[program + 2 :], "--"], strict=False):
         if word.startswith("--"):
-            found[word[2:].replace("-", "_")] = True if value.startswith("--") else value
-    return found
+            flags[word[2:].replace("-", "_")] = True if value.startswith("--") else value
+    return flags
 
 
 def _locked(
     path: Path, options: dict[str, object], sequence: dict[str, object], features: dict[str, object]
-) -> Found:
-    """Check what CLOSED fixes.
-
-    The options' parameters, the sequence, and that nothing else was set.
-    """
+) -> Violations:
+    """Check the rules of CLOSED: the options' parameters, the sequence, and no other settings."""
     for option in OPTIONS:
-        mine = options.get(str(option.number))
-        if not isinstance(mine, dict):
+        parameters = options.get(str(option.number))
+        if not isinstance(parameters, dict):
             yield (
                 "6.3.1.1",
                 path,
                 f"option {option.number} was not run, or its command was not recorded",
             )
             continue
-        for name, wanted in _table(option).items():
-            if not _is_equal(mine.get(name), wanted):
+        for name, locked in _table(option).items():
+            if not _is_equal(parameters.get(name), locked):
                 yield (
                     "6.3.1.1",
                     path,
-                    f"option {option.number}: {name} {mine.get(name)}, must be {wanted}",
+                    f"option {option.number}: {name} {parameters.get(name)}, must be {locked}",
                 )
-    for name, wanted in _LOCKS.items():
-        if not _is_equal(sequence.get(name), wanted):
-            yield "6.3.2.1", path, f"{name} {sequence.get(name)}, must be {wanted}"
+    for name, locked in _LOCKS.items():
+        if not _is_equal(sequence.get(name), locked):
+            yield "6.3.2.1", path, f"{name} {sequence.get(name)}, must be {locked}"
     if features.get("enable_autoscaling"):
         yield "6.3.2.2", path, "enable_autoscaling is set"
     for name in sorted(features.keys() - {"enable_autoscaling"}):
         yield "6.6.1", path, f"{name} {features[name]} is set, which CLOSED does not allow"
 
 
-def _is_equal(value: object, wanted: object) -> bool:
-    return value == wanted or (not isinstance(wanted, str) and _number(value) == wanted)
+def _is_equal(value: object, locked: object) -> bool:
+    return value == locked or (not isinstance(locked, str) and _number(value) == locked)
 
 
 def _results(
-    option: Path, trials: int, ranks: int, found: dict[str, list[dict[str, object]]]
-) -> Found:
-    """Check that each trial of `option` has a result of each rank, and gather the summaries that
-    are read.
+    option: Path, trials: int, ranks: int, by_trial: dict[str, list[dict[str, object]]]
+) -> Violations:
+    """Check that each trial of `option` has a result of each rank.
+
+    Add the summaries that can be read to `by_trial`, by trial folder.
     """
     for folder in (option / f"trial_{trial}" for trial in range(trials)):
         if not folder.is_dir():
             yield "6.3.3.3", folder, "is missing"
             continue
-        seen, by_rank = dict[bytes, str](), defaultdict[str, list[Path]](list)
+        rank_by_digest, by_rank = dict[bytes, str](), defaultdict[str, list[Path]](list)
         for file in sorted(folder.glob("rank_*/kvcache_results_*.json")):
             by_rank[file.parent.name].append(file)
         for rank in map("rank_{}".format, range(ranks)):
             files = by_rank[rank]
             if len(files) != 1:
-                many = (
-                    f"holds {len(files)} results: the tool takes any one of them"
+                fault = (
+                    f"has {len(files)} results: the tool takes any one of them"
                     if files
                     else "has no result"
                 )
-                yield "6.3.3.3", folder / rank, many
+                yield "6.3.3.3", folder / rank, fault
                 continue
             summary = at(_read(files[0]), "summary")
             if not isinstance(summary, dict):
                 yield "6.3.4.5", files[0], "is not a result: no JSON with a summary"
                 continue
             digest = hashlib.sha256(files[0].read_bytes()).digest()
-            if digest in seen:
-                yield "6.3.3.3", files[0], f"is the result of {seen[digest]}, byte for byte"
-            seen[digest] = rank
-            found[folder.name].append(summary)
-        own = {f"rank_{rank}" for rank in range(ranks)}
-        if extra := sorted(each.name for each in folder.glob("rank_*") if each.name not in own):
-            yield "6.3.3.1", folder, f"holds {', '.join(extra)}, but {ranks} ranks ran"
+            if digest in rank_by_digest:
+                original = rank_by_digest[digest]
+                yield "6.3.3.3", files[0], f"is the result of {original}, byte for byte"
+            rank_by_digest[digest] = rank
+            by_trial[folder.name].append(summary)
+        expected = {f"rank_{rank}" for rank in range(ranks)}
+        names = sorted(path.name for path in folder.glob("rank_*"))
+        if extra := [name for name in names if name not in expected]:
+            yield "6.3.3.1", folder, f"has {', '.join(extra)}, but {ranks} ranks ran"
 
 
 def _value(summary: object, place: str) -> float:
-    """Return a rank's figure; 0 where it has none, as the tool counts it."""
+    """Return a rank's figure; 0 if it has none, as the tool counts it."""
     return _number(at(summary, *place.split("."))) or 0.0
 
 
 def _served(
-    path: Path, option: LockedOption, found: dict[str, list[dict[str, object]]], duration: float
-) -> Found:
+    path: Path, option: LockedOption, by_trial: dict[str, list[dict[str, object]]], duration: float
+) -> Violations:
     """Check that ranks ran to their end and read from storage."""
-    every = [summary for of_trial in found.values() for summary in of_trial]
+    every = [summary for summaries in by_trial.values() for summary in summaries]
     short = [
-        s
-        for each in every
-        if (s := _number(each.get("elapsed_time"))) is not None and s < _WHOLE * duration
+        elapsed_s
+        for summary in every
+        if (elapsed_s := _number(summary.get("elapsed_time"))) is not None
+        and elapsed_s < _WHOLE * duration
     ]
     if short:
         yield (
@@ -631,49 +639,67 @@ def _served(
                 f" {duration:.0f}"
             ),
         )
-    in_memory = [each for each in every if _number(at(each, "cache_stats", "storage_entries")) == 0]
+    in_memory = [
+        summary for summary in every if _number(at(summary, "cache_stats", "storage_entries")) == 0
+    ]
     if in_memory and (not option.cpu_gib or len(in_memory) == len(every)):
         yield "6.3.4.4", path, f"{len(in_memory)} of {len(every)} results kept nothing on storage"
+    read_rate_place = _SUMS["aggregated_read_bandwidth_gbps"][1]
     unread = [
-        e
-        for e in every
-        if e not in in_memory and not _value(e, _SUMS["aggregated_read_bandwidth_gbps"][1])
+        summary
+        for summary in every
+        if summary not in in_memory and not _value(summary, read_rate_place)
     ]
     if unread:
         yield "6.3.4.4", path, f"{len(unread)} of {len(every)} results read nothing from storage"
 
 
 def _aggregated(
-    path: Path, said: object, number: int, found: dict[str, list[dict[str, object]]]
-) -> Found:
+    path: Path, aggregated: object, number: int, by_trial: dict[str, list[dict[str, object]]]
+) -> Violations:
     """Recompute the figures of an option from its ranks' files."""
-    if not isinstance(said, dict):
+    if not isinstance(aggregated, dict):
         yield "6.3.4.5", path, f"has no option {number}"
         return
-    if said.get("partial_failure") or said.get("missing_files"):
+    if aggregated.get("partial_failure") or aggregated.get("missing_files"):
         yield "6.3.4.5", path, f"option {number} lacks results of ranks"
     checks = [
         *(
-            (n, rule, fmean(sum(_value(s, at) for s in each) for each in found.values()))
-            for n, (rule, at) in _SUMS.items()
+            (
+                name,
+                rule,
+                fmean(
+                    sum(_value(summary, place) for summary in summaries)
+                    for summaries in by_trial.values()
+                ),
+            )
+            for name, (rule, place) in _SUMS.items()
         ),
         *(
-            (n, "6.3.4.3", max(_value(s, at) for of in found.values() for s in of))
-            for n, at in _GREATEST.items()
+            (
+                name,
+                "6.3.4.3",
+                max(
+                    _value(summary, place)
+                    for summaries in by_trial.values()
+                    for summary in summaries
+                ),
+            )
+            for name, place in _GREATEST.items()
         ),
     ]
-    for name, rule, wanted in checks:
-        if name in said and not math.isclose(
-            _number(said[name]) or 0.0, wanted, rel_tol=_CLOSE, abs_tol=_CLOSE
+    for name, rule, recomputed in checks:
+        if name in aggregated and not math.isclose(
+            _number(aggregated[name]) or 0.0, recomputed, rel_tol=_CLOSE, abs_tol=_CLOSE
         ):
             yield (
                 rule,
                 path,
-                f"option {number}: {name} {said[name]}, but its ranks' files give {wanted:g}",
+                f"option {number}: {name} {aggregated[name]}, but its ranks' files give {recomputed:g}",
             )
 
 
-def check_document(found: Checked) -> Document:
+def check_document(checked: Checked) -> Document:
     """Make the document of a checked result tree: its faults, then the rules."""
     faults = table_of(
         "Faults",
@@ -683,11 +709,13 @@ def check_document(found: Checked) -> Document:
             ReportColumn("path"),
             ReportColumn("what", "fault"),
         ],
-        found.findings,
+        checked.findings,
     )
     return Document(
         name="",
-        headline=found.answer,
-        notes=[f"not checked: {what} ({rule})" for rule, what in found.not_checked.items()],
-        chapters=[Chapter("", [*([faults] if found.findings else []), rules_table(found.rules)])],
+        headline=checked.answer,
+        notes=[f"not checked: {text} ({rule})" for rule, text in checked.not_checked.items()],
+        chapters=[
+            Chapter("", [*([faults] if checked.findings else []), rules_table(checked.rules)])
+        ],
     )

@@ -110,15 +110,15 @@ class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
     aggregated_avg_throughput_tokens_per_sec: float | None
     aggregated_storage_throughput_tokens_per_sec: float | None
     aggregated_device_read_p95_ms: float | None
-    """The greatest P95 of all ranks and trials, not one of all samples.
+    """The maximum P95 of all ranks and trials, not the P95 of all samples.
 
-    Null, and so is the next: not measured.
+    This field and the next are null, because they are not measured.
     """
     aggregated_device_write_p95_ms: float | None
     aggregated_total_read_p95_ms: float | None
-    """As above, of the whole time of an object.
+    """The same for the total time of an object.
 
-    Our name, for the benchmark aggregates the device's alone.
+    The name is ours, because the benchmark aggregates only the device time.
     """
     aggregated_total_write_p95_ms: float | None
     rank_count: int
@@ -126,40 +126,39 @@ class Aggregated(msgspec.Struct, frozen=True, kw_only=True):
     partial_failure: bool
     missing_files: list[str]
     cpu_tier_ranks: list[str]
-    """Trials in which a rank moved nothing on storage."""
+    """Trials in which a rank read and wrote nothing on storage."""
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a drive file expects of an option's trace, replayed on it in virtual time before the
-    first trial.
+    """The prediction of a drive file for an option's trace.
+
+    The trace is replayed on it in simulated time before the first trial.
     """
 
     drive: str
     row: dict[str, float | None]
     """The columns of bandwidth and P95, as in a trial's."""
     over_measured: dict[str, float | None] = {}
-    """Expected divided by the mean of the trials; null where one of them is not known."""
+    """Expected value by the mean of the trials; null if one of them is unknown."""
 
     def beside(self, trials: Sequence[MlperfTrial]) -> Expected:
-        """Return it with its error beside `trials`."""
-        found: dict[str, float | None] = {}
+        """Return the prediction with its error against `trials`."""
+        ratios: dict[str, float | None] = {}
         for column, value in self.row.items():
             measured = [trial.row.get(column) for trial in trials]
             is_known = value is not None and measured and all(measured)
-            found[column] = value / fmean(measured) if is_known else None  # type: ignore[arg-type, operator]
-        return msgspec.structs.replace(self, over_measured=found)
+            ratios[column] = value / fmean(measured) if is_known else None  # type: ignore[arg-type, operator]
+        return msgspec.structs.replace(self, over_measured=ratios)
 
     def in_words(self) -> str:
-        """Return it in one line."""
-        shown = []
-        for column, (what, form, unit) in _EXPECTED.items():
+        """Return the prediction in one line."""
+        predictions = []
+        for column, (label, form, unit) in _EXPECTED.items():
             value, ratio = self.row[column], self.over_measured.get(column)
             if value is not None:
-                shown.append(
-                    f"{what}"
-                    f" {form(value * unit)}{'' if ratio is None else f' ({ratio:.2f} of measured)'}"
-                )
-        return f"{self.drive} expects {', '.join(shown) or 'nothing that is measured'}"
+                remark = "" if ratio is None else f" ({ratio:.2f} of measured)"
+                predictions.append(f"{label} {form(value * unit)}{remark}")
+        return f"{self.drive} predicts {', '.join(predictions) or 'nothing that is measured'}"
 
 
 class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,9 +168,9 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
     argv: list[str]
     answer: str
-    """What it came to, in one sentence."""
+    """The result in one sentence."""
     mark: str | None
-    """What the results must be marked with: which rules are not kept."""
+    """The mark that the results must have, with the rules that are not kept."""
     option: str
     workload: str
     seed_base: int
@@ -182,7 +181,7 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     """complete, or partial."""
     aggregated: Aggregated
     criteria: list[Criterion]
-    """Of the worst trial each."""
+    """Each criterion as in its worst trial."""
     criteria_note: str = (
         "the benchmark program's own health criteria; they are not a condition of a submission"
         " (mlcommons/storage issue 624)"
@@ -190,30 +189,28 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
     rules: list[Rule]
     space: list[str]
     not_claimed: dict[str, str]
-    """What these figures are not, and why."""
+    """Claims that these figures do not support, with reasons."""
     expected: Expected | None = None
-    """By --drive; null without."""
+    """The prediction of --drive; null without it."""
     trace: str | None
-    """Beside this file; made with the seed and options that its metadata holds."""
+    """Name of the trace beside this file, whose metadata has its seed and options."""
     clients: list[Client]
 
 
 def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
-    """Return the trial `name` made of `run`; `served` are the requests that it served whole."""
-    named = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
-    row = {column: value for column, (value, _) in named.items()}
-    rates, definition = (
-        (row[READ_RATE], row[WRITE_RATE]),
-        "bytes of reads and writes on storage over the elapsed time",
-    )
+    """Return the trial `name` from `run`; `served` are the requests that it served completely."""
+    figures = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
+    row = {column: value for column, (value, _) in figures.items()}
+    rates = row[READ_RATE], row[WRITE_RATE]
+    definition = "bytes of reads and writes on storage over the elapsed time"
     rate = None if None in rates else sum(rates) * GIB
-    # A trial only begins the trace of which the replay knows the hit rate.
-    own: dict[str, tuple[float | None, str, Callable[[float], str]]] = {
+    # A trial replays only the begin of the trace, so its hit rate is not that of the whole trace.
+    recomputed: dict[str, tuple[float | None, str, Callable[[float], str]]] = {
         "storage_bandwidth_bytes_per_s": (rate, definition, format_rate),
         "hit_rate": (served.hit_rate, _HIT_NOTE, "{:.1%}".format),
     }
     criteria = [
-        judge(c.name, c.threshold, *own[c.name]) if c.name in own else c
+        judge(c.name, c.threshold, *recomputed[c.name]) if c.name in recomputed else c
         for c in ([] if run.mlperf is None else run.mlperf.criteria)
     ]
     judged = run.summary.judgement
@@ -229,24 +226,24 @@ def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
 
 
 def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggregated:
-    """Aggregate `clients` by Rules.md 6.3.4; null where one of their trials lacks the value."""
+    """Aggregate `clients` by Rules.md 6.3.4; a value is null if one of their trials lacks it."""
     runs = [(client, trial) for client in clients for trial in client.trials]
     missing = [
-        f"rank {client.rank}, trial {at + 1}"
+        f"rank {client.rank}, trial {index + 1}"
         for client in clients
-        for at in range(asked_trials)
-        if at >= len(client.trials) or client.trials[at].status != "complete"
+        for index in range(asked_trials)
+        if index >= len(client.trials) or client.trials[index].status != "complete"
     ]
 
     def mean_of_sums(column: str) -> float | None:
-        by_trial = [[c.trials[at].row.get(column) for c in clients] for at in range(fewest)]
-        if not by_trial or any(None in values for values in by_trial):
+        by_trial = [[c.trials[index].row.get(column) for c in clients] for index in range(fewest)]
+        if not by_trial or any(None in of_clients for of_clients in by_trial):
             return None
-        return fmean(sum(values) for values in by_trial)  # type: ignore[arg-type]
+        return fmean(sum(of_clients) for of_clients in by_trial)  # type: ignore[arg-type]
 
     def greatest(column: str) -> float | None:
-        found: list[Any] = [trial.row.get(column) for _, trial in runs]
-        return None if not found or None in found else max(found)
+        values: list[Any] = [trial.row.get(column) for _, trial in runs]
+        return None if not values or None in values else max(values)
 
     fewest = min((len(client.trials) for client in clients), default=0)
     return Aggregated(
@@ -270,18 +267,20 @@ def aggregate(number: int, asked_trials: int, clients: Sequence[Client]) -> Aggr
 def result_of(
     result: dict[str, Any], clients: Sequence[Client], number: int, *, has_memory: bool
 ) -> MlperfResult:
-    """Make the result of `clients`; `result` holds the fields that do not follow from theirs."""
-    found = aggregate(number, result["asked_trials"], clients)
+    """Make the result of `clients`; `result` has the fields that do not follow from theirs."""
+    aggregated = aggregate(number, result["asked_trials"], clients)
     by_name: dict[str, list[Criterion]] = {}
     for criterion in (c for client in clients for trial in client.trials for c in trial.criteria):
         # Without a CPU tier its criterion is absent.
         if has_memory or criterion.name != "cpu_p95_ns":
             by_name.setdefault(criterion.name, []).append(criterion)
-    # Each of the trial that met it worst.
+    # Take each criterion from its worst trial.
     signs = {name: 1 if name.endswith("_p95_ns") else -1 for name in by_name}
     criteria = [
-        max(each, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0)))
-        for each in by_name.values()
+        max(
+            of_trials, key=lambda c: (_SEVERITY.index(c.verdict), signs[c.name] * (c.measured or 0))
+        )
+        for of_trials in by_name.values()
     ]
     mark = mark_of(result["rules"])
     limits = Counter(
@@ -290,36 +289,41 @@ def result_of(
     limit = ", ".join(
         name if len(limits) == 1 else f"{name} ({count})" for name, count in limits.most_common()
     )
-    read, write = found.aggregated_read_bandwidth_gbps, found.aggregated_write_bandwidth_gbps
-    moved = "a bandwidth that is not known"
+    read, write = (
+        aggregated.aggregated_read_bandwidth_gbps,
+        aggregated.aggregated_write_bandwidth_gbps,
+    )
+    bandwidth = "unknown bandwidth"
     if read is not None and write is not None:
         rates = [format_rate(rate * GIB) for rate in (read + write, read, write)]
-        moved = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
+        bandwidth = f"{rates[0]} of storage ({rates[1]} read, {rates[2]} written)"
     times = [
-        ("read", found.aggregated_total_read_p95_ms),
-        ("write", found.aggregated_total_write_p95_ms),
+        ("read", aggregated.aggregated_total_read_p95_ms),
+        ("write", aggregated.aggregated_total_write_p95_ms),
     ]
     p95 = ", ".join(
         f"{op} P95"
-        f" {'not known (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
+        f" {'unknown (a trial with fewer than 20)' if ms is None else format_duration(ms * NS_PER_MS)}"
         for op, ms in times
     )
-    over = f"over {counted(found.trial_count, 'trial')}"
-    over += f" of {found.rank_count} ranks" if found.rank_count > 1 else ""
+    scope = f"over {counted(aggregated.trial_count, 'trial')}"
+    scope += f" of {aggregated.rank_count} ranks" if aggregated.rank_count > 1 else ""
     partial = (
-        f"; partial: {', '.join(found.missing_files)} not complete" if found.partial_failure else ""
+        f"; partial: {', '.join(aggregated.missing_files)} not complete"
+        if aggregated.partial_failure
+        else ""
     )
-    said = [
-        f"{result['option']}: {moved}, {p95} {over}{partial}",
+    sentences = [
+        f"{result['option']}: {bandwidth}, {p95} {scope}{partial}",
         f"bottleneck: {limit}",
         *([mark] if mark else []),
     ]
     return MlperfResult(
         **result,
-        answer="; ".join(said),
+        answer="; ".join(sentences),
         mark=mark,
-        status="partial" if found.partial_failure else "complete",
-        aggregated=found,
+        status="partial" if aggregated.partial_failure else "complete",
+        aggregated=aggregated,
         criteria=criteria,
         not_claimed=NOT_CLAIMED,
         clients=list(clients),
@@ -335,21 +339,21 @@ def read_result(folder: Path) -> MlperfResult:
     )
 
 
-_NOTE = "of the requests served whole within the trial"
-_IO_NOTE = f"{_NOTE}; over the time of their storage operations, added up"
-_HIT_NOTE = f"{_NOTE}: earlier turns found, of those looked up"
+_NOTE = "of the requests served completely within the trial"
+_IO_NOTE = f"{_NOTE}; over the sum of the times of their storage operations"
+_HIT_NOTE = f"{_NOTE}: share of earlier turns that were hits"
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Tokens, hits and times of the requests that were served whole."""
+    """Tokens, hits and times of the requests that were served completely."""
 
     requests: int
     tokens: int
     storage_io_ns: int
-    """Latencies of their reads and writes on storage, added up."""
+    """Sum of the latencies of their reads and writes on storage."""
     lookups: int
-    """Earlier turns of their conversations, each of which is looked up."""
+    """Number of earlier turns of their conversations, each of which is looked up."""
     hits: int
 
     @property
@@ -370,18 +374,18 @@ class Served:
 
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
-    """Sum the requests of the table `requests` that `run` served whole."""
+    """Sum the requests of the table `requests` that `run` served completely."""
     served = open_table(run / SERVED_FILE, SERVED).whole()
     unfinished, operations = (
         served.column(name).to_numpy() for name in ("unfinished", "operations")
     )
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
     is_whole = (unfinished == 0) & (operations > 0)
-    asked = open_table(requests, REQUESTS).whole()
-    order = np.argsort(asked.column("request_id").to_numpy())
-    # A repeat of the trace counts its requests on.
-    at = order[ids[is_whole] % max(1, len(order))]
-    tokens, turns = (asked.column(name).to_numpy() for name in ("output_tokens", "turn"))
+    request_table = open_table(requests, REQUESTS).whole()
+    order = np.argsort(request_table.column("request_id").to_numpy())
+    # Request ids of a repeat of the trace continue those of the repeat before.
+    indices = order[ids[is_whole] % max(1, len(order))]
+    tokens, turns = (request_table.column(name).to_numpy() for name in ("output_tokens", "turn"))
     storage, storage_io_ns = [tier.name for tier in trace.tiers].index(STORAGE), 0
     names = ("tier", "op", "request_id", "submitted_ns", "completed_ns")
     for batch in open_table(run / OPS_FILE, OPS).batches(names):
@@ -392,9 +396,9 @@ def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
         storage_io_ns += int((completed - submitted)[counts].sum())
     return Served(
         requests=int(is_whole.sum()),
-        tokens=int(tokens[at].sum()),
+        tokens=int(tokens[indices].sum()),
         storage_io_ns=storage_io_ns,
-        lookups=int(turns[at].sum()),
+        lookups=int(turns[indices].sum()),
         hits=int(hits[is_whole].sum()),
     )
 
@@ -417,7 +421,7 @@ _LATENCIES = {
     "Storage": "storage_io_latency_ms",
     "Gen": "generation_latency_ms",
 }
-_PARTS = {"Total": "", "Device": "_device", "Host": "_host"}
+_COMPONENTS = {"Total": "", "Device": "_device", "Host": "_host"}
 _POINTS = {"P50": "p50", "P95": "p95", "P99": "p99", "P99.9": "p999", "P99.99": "p9999"}
 _KINDS = {"GPU": "gpu", "CPU": "cpu", "Storage": "storage"}
 _OPS = ("Read", "Write")
@@ -425,16 +429,16 @@ _OPS = ("Read", "Write")
 PLACES = (
     _TOP
     | {
-        f"{what} Latency {point} (ms)": f"{key}.{field}"
-        for what, key in _LATENCIES.items()
+        f"{latency} Latency {point} (ms)": f"{key}.{field}"
+        for latency, key in _LATENCIES.items()
         for point, field in {"Mean": "mean", **_POINTS}.items()
     }
     | {
-        f"Storage Tier {op} {part} {point} (ms)": (
+        f"Storage Tier {op} {component} {point} (ms)": (
             f"cache_stats.storage_{op.lower()}{infix}_{field}_ms"
         )
         for op in _OPS
-        for part, infix in _PARTS.items()
+        for component, infix in _COMPONENTS.items()
         for point, field in _POINTS.items()
     }
     | {
@@ -449,21 +453,24 @@ PLACES = (
     }
     | {f"{kind} Entries": f"cache_stats.{key}_entries" for kind, key in _KINDS.items()}
 )
-"""By column: names with dots between them. What it calls _gb and _gbps are GiB and GiB/s."""
+"""Field of the benchmark's result, as a dotted name, by column of its export.
+
+Its names _gb and _gbps stand for GiB and GiB/s.
+"""
 
 
 def as_summary(row: Mapping[str, object]) -> dict[str, object]:
     """Return the metrics of `row`, by column, as the `summary` of the benchmark's result."""
-    found: dict[str, Any] = {}
+    summary: dict[str, Any] = {}
     for name, value in row.items():
         if name not in PLACES:
             continue
         *above, last = PLACES[name].split(".")
-        inside = found
+        inside = summary
         for key in above:
             inside = inside.setdefault(key, {})
         inside[last] = value
-    return found
+    return summary
 
 
 AGGREGATE = "aggregate (Rules.md 6.3.4)"
@@ -536,13 +543,11 @@ def _scaled(value: float | None, unit: float) -> float | None:
 
 
 def summary_sheet(result: MlperfResult) -> PlainSheet:
-    """Return the columns of the benchmark's export.
-
-    A row for each trial of each rank, and one for all together.
-    """
-    found = result.aggregated
+    """Return the benchmark's export: a row for each trial of each rank, and one for all."""
     columns = list(result.clients[0].trials[0].row)
-    together = {column: getattr(found, field) for field, column in (SUMMED | WORST).items()}
+    together = {
+        column: getattr(result.aggregated, field) for field, column in (SUMMED | WORST).items()
+    }
     note = result.mark or ""
     rows = [
         [*(trial.row.get(column) for column in columns), f"rank {client.rank}, {trial.run}", note]
@@ -554,7 +559,7 @@ def summary_sheet(result: MlperfResult) -> PlainSheet:
 
 
 def write_csv(result: MlperfResult, path: Path) -> None:
-    """Write the benchmark's summary to `path`; what was not measured is empty."""
+    """Write the benchmark's summary to `path`; unmeasured values are empty."""
     sheet, out = summary_sheet(result), io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerows([sheet.header, *sheet.rows])

@@ -78,17 +78,17 @@ def resolve(names: Sequence[str]) -> list[LockedOption]:
 
     ConfigError, with the nearest name, for an unknown one.
     """
-    found: list[LockedOption] = []
+    options: list[LockedOption] = []
     for name in names:
         for option in OPTIONS if name in (ALL, f"mlperf-{ALL}") else [_one(name)]:
-            if option in found:
+            if option in options:
                 raise ConfigError(f"{name}: {option.name} is named twice; name it once")
-            found.append(option)
-    if not found:
+            options.append(option)
+    if not options:
         raise ConfigError(
             f"name an option: {', '.join(o.name for o in OPTIONS)}, or {ALL} for all of them"
         )
-    return found
+    return options
 
 
 def _one(name: str) -> LockedOption:
@@ -96,16 +96,16 @@ def _one(name: str) -> LockedOption:
     option = _BY_NAME.get(SHORT.get(plain.removeprefix("mlperf-"), plain))
     if option is not None:
         return option
-    known = [o.name for o in OPTIONS]
-    near = get_close_matches(plain, [*known, *SHORT], n=1, cutoff=0.3)
-    meant = f"; did you mean {near[0]}? There" if near else "; there"
+    names = [o.name for o in OPTIONS]
+    near = get_close_matches(plain, [*names, *SHORT], n=1, cutoff=0.3)
+    hint = f"; did you mean {near[0]}? There" if near else "; there"
     raise ConfigError(
-        f"no locked option {name!r}{meant} are {', '.join(known)}, and {ALL} for all of them"
+        f"no locked option {name!r}{hint} are {', '.join(names)}, and {ALL} for all of them"
     )
 
 
 class Kept(StrEnum):
-    """Whether a rule is kept."""
+    """The judgement of a rule."""
 
     YES = "kept"
     NO = "not kept"
@@ -117,13 +117,13 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: str
     reference: str
-    """Where it stands in Rules.md."""
+    """Its section in Rules.md."""
     kept: Kept
     detail: str
     short: str = ""
     """The mark of results that break the rule."""
     is_chosen: bool = True
-    """Whether an option said so: what was not chosen is refused."""
+    """Whether the user chose the deviation by an option; other deviations are refused."""
 
 
 NOT_CLAIMED = {
@@ -154,7 +154,7 @@ def rules_of(attempt: Attempt) -> list[Rule]:
     """Judge each rule of a submission for `attempt`."""
     option, place = attempt.option, attempt.place
     is_all, is_default = attempt.options == len(OPTIONS), attempt.asked_bytes is None
-    one = f"one option here; {PAUSE_S} s between one and the next"
+    pause_note = f"one option here; {PAUSE_S} s between one and the next"
     is_apart = place.filesystems is None or place.results_filesystem not in place.filesystems
     trials = counted(attempt.trials, "trial")
     off = f"{trials} of {TRIALS}" if attempt.trials < TRIALS else f"{trials}, not {TRIALS}"
@@ -181,7 +181,7 @@ def rules_of(attempt: Attempt) -> list[Rule]:
                 format_duration,
             )
             if attempt.options > 1
-            else judged("pause between options", "6.3.2.1", one, is_kept=None)
+            else judged("pause between options", "6.3.2.1", pause_note, is_kept=None)
         ),
         judged(
             "all options are run",
@@ -230,13 +230,19 @@ def judged(
     is_kept: bool | None,
     is_chosen: bool = True,
 ) -> Rule:
-    """Return a rule that is kept, is not, which marks results with `short`, or of which that is not
-    known (None).
+    """Return the judgement of a rule: kept, not kept, or undetermined if `is_kept` is None.
+
+    `short` is the mark of results if it is not kept.
     """
-    kept = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
+    judgement = Kept.UNKNOWN if is_kept is None else Kept.YES if is_kept else Kept.NO
     short = short if is_kept is False else ""
     return Rule(
-        rule=rule, reference=reference, kept=kept, detail=detail, short=short, is_chosen=is_chosen
+        rule=rule,
+        reference=reference,
+        kept=judgement,
+        detail=detail,
+        short=short,
+        is_chosen=is_chosen,
     )
 
 
@@ -246,13 +252,19 @@ def _locked(
     value: int,
     locked: int,
     show: Callable[[int], str],
-    more: str = "",
+    suffix: str = "",
     short: str = "",
 ) -> Rule:
-    own, other = show(value), show(locked)
-    short = short or (f"{own} of {other}" if rule == "runtime" else f"{rule} {own}, not {other}")
-    detail = own if value == locked else f"{own}, not {other}"
-    return judged(rule, reference, f"{detail}{more}", short, is_kept=value == locked)
+    value_text, locked_text = show(value), show(locked)
+    if not short:
+        is_runtime = rule == "runtime"
+        short = (
+            f"{value_text} of {locked_text}"
+            if is_runtime
+            else f"{rule} {value_text}, not {locked_text}"
+        )
+    detail = value_text if value == locked else f"{value_text}, not {locked_text}"
+    return judged(rule, reference, f"{detail}{suffix}", short, is_kept=value == locked)
 
 
 def mark_of(rules: Sequence[Rule]) -> str | None:
@@ -262,9 +274,7 @@ def mark_of(rules: Sequence[Rule]) -> str | None:
 
 
 def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
-    """Raise ConfigError for a rule that is broken though no option said so, unless that
-    `is_allowed`.
-    """
+    """Raise ConfigError for a broken rule that the user did not choose, unless `is_allowed`."""
     broken = [
         f"{r.rule} ({r.reference}): {r.detail}"
         for r in rules
@@ -277,7 +287,7 @@ def refuse_broken(rules: Sequence[Rule], *, is_allowed: bool) -> None:
 
 
 MEMORY = "cpu"
-"""The tiers of the options' presets that hold anything."""
+"""The tier in memory of the options' presets."""
 SHARE_OF_FREE = 0.95
 """Share of the free space that the benchmark takes as its storage tier (kv_cache/cache.py)."""
 _MIB = 1 << 20
@@ -285,26 +295,26 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class UnderTest:
-    """The storage under test, and where results go."""
+    """The storage under test, and the filesystem of the results."""
 
     target: str
     free_bytes: int
-    """On the filesystems of the directories and files, and all of block devices."""
+    """Free space on the filesystems of directories and files, and the size of block devices."""
     filesystems: frozenset[int] | None
-    """Device numbers; None if block devices hold the cache, which no results can lie on."""
+    """Device numbers; None if the cache is on block devices, where no results can be."""
     results_filesystem: int
     size_bytes: int | None = None
-    """Of files that are there, and devices: the tier's, whatever is free."""
+    """Size of existing files and devices, which is the tier's whatever is free."""
 
     @property
     def room_bytes(self) -> int:
-        """The most that a cache may take there."""
+        """The maximum size of a cache there."""
         return self.free_bytes if self.size_bytes is None else self.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One option, about to be run."""
+    """One option that is about to be run."""
 
     option: LockedOption
     config: Config
@@ -316,7 +326,7 @@ class Attempt:
     seed_base: int = SEED
     rank: int = 0
     options: int = 1
-    """How many are run, one after the other."""
+    """Number of options that are run one after the other."""
     asked_bytes: int | None = None
     """The capacity that --capacity gave the storage tier."""
 
@@ -379,9 +389,9 @@ def place_of(target: str, output: Path) -> UnderTest:
                     sizes.append(device.seek(0, os.SEEK_END))
                 continue
             holder = path if path.exists() else path.parent
-            found = os.statvfs(holder)
+            space = os.statvfs(holder)
             filesystems.add(holder.stat().st_dev)
-            free[holder.stat().st_dev] = found.f_bavail * found.f_frsize
+            free[holder.stat().st_dev] = space.f_bavail * space.f_frsize
             if path.is_file() and path.suffix == FILE_SUFFIX:
                 sizes.append(path.stat().st_size)
         results = (output if output.exists() else output.resolve().parent).stat().st_dev

@@ -1,8 +1,6 @@
-"""Run one locked option.
+"""Run one locked option: make its trace, replay its trials, judge it; and combine several clients.
 
-Make its trace, replay it as often as asked, judge it; combine several clients.
-
-Clients of one storage are combined as Rules.md 6.3.4 of mlcommons/storage says.
+Clients of one storage are combined by Rules.md 6.3.4 of mlcommons/storage.
 """
 
 from __future__ import annotations
@@ -50,15 +48,13 @@ CSV_FILE, BOOK_FILE = "mlperf.csv", "mlperf.xlsx"
 
 
 def submit(
-    attempt: Attempt, rules: list[Rule], asked: Replay, *, replaying: Replaying = replay
+    attempt: Attempt, rules: list[Rule], request: Replay, *, replaying: Replaying = replay
 ) -> tuple[MlperfResult, KvError | None]:
-    """Run `attempt` into the output of what is `asked`, which may hold an earlier one.
+    """Run `attempt` with its trace in the output of `request`, replacing an earlier result there.
 
-    Its trace is made there.
-
-    Returns what it came to, which mlperf.json holds too, and why it is partial or None.
+    Returns the result, which is also written to mlperf.json, and the error if it is partial.
     """
-    output, argv = asked.output, asked.argv
+    output, argv = request.output, request.argv
     make_directory(output, MLPERF_FILE)
     for name in (CSV_FILE, BOOK_FILE):
         (output / name).unlink(missing_ok=True)
@@ -68,18 +64,18 @@ def submit(
     expected = (
         None
         if config.drive is None
-        else _expected(replace(asked, config=config, trace=output / TRACE))
+        else _expected(replace(request, config=config, trace=output / TRACE))
     )
 
-    def done(run: Path, finished: FinishedRun) -> None:
+    def on_trial(run: Path, finished: FinishedRun) -> None:
         log(f"{run}: {finished.run.summary.verdict}")
         served = served_of(run, output / REQUESTS, finished.run.trace.metadata)
         runs.append((f"{TRIALS_FOLDER}/{run.name}", finished.run, served))
 
-    each = replace(
-        asked, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True
+    trial_request = replace(
+        request, config=config, trace=output / TRACE, output=output / TRIALS_FOLDER, is_forced=True
     )
-    _, error = Trials(each, attempt.trials, replaying=replaying).perform(done)
+    _, error = Trials(trial_request, attempt.trials, replaying=replaying).perform(on_trial)
     client = Client(
         rank=attempt.rank,
         seed=attempt.seed,
@@ -106,33 +102,35 @@ def submit(
     return result, error
 
 
-def _expected(asked: Replay) -> Expected:
-    """Replay the option's trace in virtual time on the drive file that is named, and say what it
-    expects.
+def _expected(request: Replay) -> Expected:
+    """Replay the option's trace in simulated time on the drive file of `request`, and return its
+    prediction.
     """
-    name = str(asked.config.drive)
-    on_file = replace(asked.config, tiers=asked.config.tiers | {STORAGE: f"sim:{name}"}, drive=None)
+    name = str(request.config.drive)
+    on_file = replace(
+        request.config, tiers=request.config.tiers | {STORAGE: f"sim:{name}"}, drive=None
+    )
     run = replay(
         replace(
-            asked, config=on_file, output=asked.output / EXPECTED, is_forced=True, watching=None
+            request, config=on_file, output=request.output / EXPECTED, is_forced=True, watching=None
         )
     ).run
     row = dict[str, float | None]()
     for op, rate, p95 in (("read", READ_RATE, READ_P95), ("write", WRITE_RATE, WRITE_P95)):
         figures = next((f for f in run.summary.figures if (f.tier, f.op) == (STORAGE, op)), None)
-        moved, tail_ns = (figures.bytes, figures.latency.p95_ns) if figures else (None, None)
-        per_s = per_second(moved or None, run.summary.wall_ns)
+        nbytes, tail_ns = (figures.bytes, figures.latency.p95_ns) if figures else (None, None)
+        per_s = per_second(nbytes or None, run.summary.wall_ns)
         row[rate] = None if per_s is None else per_s / GIB
         row[p95] = None if tail_ns is None else tail_ns / NS_PER_MS
-    found = Expected(drive=name, row=row)
-    log(found.in_words())
-    return found
+    prediction = Expected(drive=name, row=row)
+    log(prediction.in_words())
+    return prediction
 
 
 def make_trace(attempt: Attempt, output: Path) -> None:
-    """Let kvtrace simulate the option.
+    """Let kvtrace simulate the option's preset, for the duration of a trial.
 
-    Its preset, for as long as a trial lasts, on a storage tier as large as ours.
+    Its storage tier has the capacity of the storage under test.
     """
     run_program(
         "kvtrace",
@@ -148,21 +146,20 @@ def make_trace(attempt: Attempt, output: Path) -> None:
 def write_result(
     result: MlperfResult, runs: Sequence[tuple[str, RunFile, Served]], output: Path
 ) -> None:
-    """Write `result` to `output` in its three forms.
+    """Write `result` to `output` as JSON, CSV and a workbook.
 
-    A workbook if openpyxl is there, else a line that says how.
-
-    The workbook has the benchmark's sheets, of `runs` where they are at hand, and ours behind them.
+    Without openpyxl, a line on how to install it replaces the workbook. The workbook has the
+    benchmark's sheets, and ours behind them if `runs` are given.
     """
     write_csv(result, output / CSV_FILE)
     written = [MLPERF_FILE, CSV_FILE]
-    known = [served.named(run.summary.wall_ns) for _, run, served in runs]
-    rest = run_sheets([(name, run) for name, run, _ in runs], known)[1:] if runs else []
+    figures = [served.named(run.summary.wall_ns) for _, run, served in runs]
+    sheets = run_sheets([(name, run) for name, run, _ in runs], figures)[1:] if runs else []
     try:
         write_workbook(
             [result_document(result, result.option)],
             output / BOOK_FILE,
-            [summary_sheet(result), *rest],
+            [summary_sheet(result), *sheets],
         )
         written.append(BOOK_FILE)
     except ProbeUnavailable as error:
@@ -172,7 +169,7 @@ def write_result(
 
 
 TOGETHER = 0.9
-"""All ranks must have run at the same time for this share of the longest run."""
+"""All ranks must run at the same time for at least this share of the longest run."""
 _SAME = {
     "option": "option",
     "seed_base": "base seed",
@@ -183,10 +180,7 @@ _SAME = {
 
 
 def folders_of(folder: Path) -> dict[str, Path]:
-    """Return the folders of the results in `folder`, by option.
-
-    Itself, or one for each option of several.
-    """
+    """Return the folders of the results in `folder`, by option: itself, or one for each option."""
     inside = (
         [folder]
         if (folder / MLPERF_FILE).is_file()
@@ -196,47 +190,51 @@ def folders_of(folder: Path) -> dict[str, Path]:
         raise TraceError(
             f"no {MLPERF_FILE}: name the folders of kvreplay mlperf, one for each rank", path=folder
         )
-    found: dict[str, Path] = {}
+    by_option: dict[str, Path] = {}
     for path in inside:
         option = read_result(path).option
-        if option in found:
+        if option in by_option:
             raise ConfigError(
-                f"{folder} holds {found[option].name} and {path.name}, both of {option}; name them"
+                f"{folder} has {by_option[option].name} and {path.name}, both of {option}; name them"
                 " instead"
             )
-        found[option] = path
-    return found
+        by_option[option] = path
+    return by_option
 
 
 def combine(folders: Sequence[Path], argv: list[str]) -> list[MlperfResult]:
-    """Return the results of the ranks in `folders` together, one for each option.
+    """Return the combined results of the ranks in `folders`, one for each option.
 
-    ConfigError if they are not of one option, seed, number of trials or runtime, or one is named
-    twice. TraceError if a folder holds no result.
+    ConfigError if their options, seeds, numbers of trials or runtimes differ, or one is named
+    twice. TraceError if a folder has no result.
     """
     if len(folders) < 2:  # noqa: PLR2004 - several
         raise ConfigError("combine takes the folders of two ranks or more, such as rank-*/")
-    for at, folder in enumerate(folders):
-        if folder.resolve() in [other.resolve() for other in folders[:at]]:
+    for index, folder in enumerate(folders):
+        if folder.resolve() in [earlier.resolve() for earlier in folders[:index]]:
             raise ConfigError(f"{folder} is named twice; name each rank once")
-    found = [folders_of(folder) for folder in folders]
-    for folder, of_rank in zip(folders, found, strict=True):
-        if set(of_rank) != set(found[0]):
+    folders_by_rank = [folders_of(folder) for folder in folders]
+    first = folders_by_rank[0]
+    for folder, by_option in zip(folders, folders_by_rank, strict=True):
+        if set(by_option) != set(first):
             raise ConfigError(
-                f"{folder} holds {', '.join(of_rank)}, but {folders[0]} {', '.join(found[0])}"
+                f"{folder} has {', '.join(by_option)}, but {folders[0]} {', '.join(first)}"
             )
-    return [_combined([of_rank[option] for of_rank in found], argv) for option in found[0]]
+    return [
+        _combined([by_option[option] for by_option in folders_by_rank], argv) for option in first
+    ]
 
 
 def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
     ranks = [read_result(path) for path in paths]
     first = ranks[0]
     for path, rank in zip(paths, ranks, strict=True):
-        for field, said in _SAME.items():
-            mine, other = getattr(rank, field), getattr(first, field)
-            if mine != other:
+        for field, label in _SAME.items():
+            value, first_value = getattr(rank, field), getattr(first, field)
+            if value != first_value:
                 raise ConfigError(
-                    f"{path}: {said} {mine}, but {other} in {paths[0]}; combine ranks of one run"
+                    f"{path}: {label} {value}, but {first_value} in {paths[0]}; combine ranks of"
+                    " one run"
                 )
     clients = [client for rank in ranks for client in rank.clients]
     (option,) = resolve([first.option])
@@ -255,54 +253,57 @@ def _combined(paths: Sequence[Path], argv: list[str]) -> MlperfResult:
 
 
 def merged(ranks: Sequence[MlperfResult]) -> list[Rule]:
-    """Merge the rules of all ranks: each as the rank that keeps it worst."""
-    order = [Kept.YES, Kept.UNKNOWN, Kept.NO]
-    by_name = [{rule.rule: rule for rule in rank.rules} for rank in ranks]
-    own = ("each client has its own rank", "ranks ran at the same time")
+    """Merge the rules of all ranks: each rule as judged for the worst rank."""
+    severity = [Kept.YES, Kept.UNKNOWN, Kept.NO]
+    rules_by_rank = [{rule.rule: rule for rule in rank.rules} for rank in ranks]
+    combined_only = ("each client has its own rank", "ranks ran at the same time")
     return [
-        max((of[name] for of in by_name if name in of), key=lambda rule: order.index(rule.kept))
-        for name in by_name[0]
-        if name not in own
+        max(
+            (rules[name] for rules in rules_by_rank if name in rules),
+            key=lambda rule: severity.index(rule.kept),
+        )
+        for name in rules_by_rank[0]
+        if name not in combined_only
     ]
 
 
 def own_ranks(clients: Sequence[Client]) -> Rule:
-    """Return whether each client had a rank, and so a seed and requests, of its own."""
+    """Judge the rule that each client has its own rank, and so its own seed and requests."""
     ranks = [client.rank for client in clients]
     twice = sorted({rank for rank in ranks if ranks.count(rank) > 1})
-    named = ", ".join(map(str, twice))
+    duplicates = ", ".join(map(str, twice))
     detail = (
-        f"rank {named} more than once, with the same requests and data: say --rank"
+        f"rank {duplicates} more than once, with the same requests and data: say --rank"
         if twice
         else f"{ranks}"
     )
-    short = f"rank {named} more than once"
+    short = f"rank {duplicates} more than once"
     return judged("each client has its own rank", "6.3.3.3", detail, short, is_kept=not twice)
 
 
 def together(clients: Sequence[Client]) -> Rule:
-    """Return whether the ranks ran at the same time.
+    """Judge the rule that the ranks ran at the same time.
 
     Bandwidths of different times must not be summed.
     """
     rule = "ranks ran at the same time", "6.3.4.1"
-    least = 1.0
+    min_overlap = 1.0
     for trials in zip(*(client.trials for client in clients), strict=False):
         spans = [_span(trial.row) for trial in trials]
         if any(span is None for span in spans):
-            return judged(*rule, "a trial does not say when it ran", is_kept=None)
+            return judged(*rule, "a trial does not have its start time", is_kept=None)
         begins, ends = zip(*(span for span in spans if span is not None), strict=True)
         longest = max(e - b for b, e in zip(begins, ends, strict=True))
         shared = max(min(ends) - max(begins), timedelta())
-        least = min(least, shared / longest if longest else 0.0)
-    if least < TOGETHER:
+        min_overlap = min(min_overlap, shared / longest if longest else 0.0)
+    if min_overlap < TOGETHER:
         detail = (
-            f"in one trial they overlap for {least:.0%} of the longest: the sum was never reached"
+            f"in one trial they overlap for {min_overlap:.0%} of the longest: the sum was never reached"
             " at once"
         )
-        return judged(*rule, detail, f"ranks overlap for {least:.0%} only", is_kept=False)
+        return judged(*rule, detail, f"ranks overlap for {min_overlap:.0%} only", is_kept=False)
     return judged(
-        *rule, f"they overlap for {least:.0%} or more, by their hosts' clocks", is_kept=True
+        *rule, f"they overlap for {min_overlap:.0%} or more, by their hosts' clocks", is_kept=True
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,17 @@ from statistics import median
 
 from kvreplay.experiments.load_sweep import PRECISION, TRIALS, progress_of, sweep, tiers_rate
 from kvreplay.plan.output_directory import make_directory
-from kvreplay.result.figures import worst_percentile
+from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.run.discover import drive_table, error_line, measure_drive
-from kvreplay.run.replay import Replay
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import claim, release
 from kvreplay.tiers.modelled import DRIVE_FILE, DriveFile, DriveModel
 from kvtrace.core import statistics
 from kvtrace.core.document import chapters
 from kvtrace.core.document.document import Document
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
+from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import SERVED_FILE, RunFile, find_run
 from kvtrace.core.run.sweep_file import (
@@ -36,23 +38,25 @@ from kvtrace.core.run.sweep_file import (
 from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import per_second
+from kvtrace.core.units import NS_PER_S, parse_duration_ns, per_second
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
-"""The model that the stacks serve, and the tiers that they have above the drive.
+"""The model that the stacks serve, and the capacities of the tiers above the drive.
 
-Little, so that the drive has the work.
+These are small, so that most of the load reaches the drive.
 """
 
 
+WINDOW_DOUBLINGS = 4
+"""A window in which nothing is read is doubled at most this often."""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
-"""The steady window begins where the drive's tier first evicts, which takes few users long."""
+"""The steady window begins when the drive's tier first evicts, which takes long with few users."""
 
 
 USER_BYTES_PER_S = 90e6
-"""Approximate load of one of these users on the drive (77 to 105 MB/s were seen).
+"""Approximate load of one of these users on the drive (77 to 105 MB/s were measured).
 
-It says where a search begins.
+The search for the number of users begins with it.
 """
 
 
@@ -60,59 +64,122 @@ TIER = "nvme"
 
 
 def gen_options(preset: str, size: str) -> str:
-    """Return the options of the `kvtrace gen` that makes a stack's trace, on `size` of the drive."""
+    """Return the options of `kvtrace gen` for a stack's trace with a drive tier of `size`."""
     capacities = FASTER | {TIER: size}
     settings = [
-        part for tier, of in capacities.items() for part in ("--set", f"tiers.{tier}.capacity={of}")
+        argument
+        for tier, capacity in capacities.items()
+        for argument in ("--set", f"tiers.{tier}.capacity={capacity}")
     ]
     return shlex.join(["--preset", preset, "--model", MODEL, *LOAD, *settings])
 
 
-def first_users(drive: DriveFile, known: float | None) -> list[float]:
-    """Return the users that a search begins with.
+def first_users(drive: DriveFile, sustained_users: float | None) -> list[float]:
+    """Return the numbers of users with which a search begins.
 
-    A step below and above what the stack before is `known` to sustain.
-
-    Of the first stack, those that ask for half of what `drive` does, as a power of two.
+    They are a step below and above the `sustained_users` of the stack before. For the first stack,
+    it is a power of two, with a load of about half of the bandwidth of `drive`.
     """
-    if known is not None:
-        return [max(1.0, float(int(known / PRECISION))), float(math.ceil(known * PRECISION))]
+    if sustained_users is not None:
+        return [
+            max(1.0, float(int(sustained_users / PRECISION))),
+            float(math.ceil(sustained_users * PRECISION)),
+        ]
     rate, _ = DriveModel(drive.cells).at(1 << 20, 16, 0.5)
     return [max(1.0, 2.0 ** round(math.log2(rate / 2 / USER_BYTES_PER_S)))]
 
 
+class ReadingWindow:
+    """Replays a window in which storage is read, as long as that takes.
+
+    A drive's tier that has just begun to evict may not have been read yet, and writes alone say
+    nothing of what a stack's users wait for. So a window without a read is doubled, for all later
+    runs, too.
+    """
+
+    def __init__(self, preset: str) -> None:
+        """Begin with the window that is asked for; `preset` is for messages."""
+        self._preset = preset
+        self._window: str | None = None
+
+    def __call__(self, request: Replay) -> FinishedRun:
+        """Replay `request`, in a longer window if necessary.
+
+        ConfigError if nothing is read in the longest window that is tried.
+        """
+        for _ in range(WINDOW_DOUBLINGS + 1):
+            if self._window is not None:
+                request = replace(request, config=replace(request.config, window=self._window))
+            finished = replay(request)
+            if finished.error is not None or _reads(finished.run):
+                return finished
+            longer = longer_window(finished.run.window.window)
+            if longer is None:
+                break
+            self._window = longer
+            shutil.rmtree(request.output)
+        window = finished.run.window.window or "the whole trace"
+        raise ConfigError(
+            f"{self._preset}: nothing is read from storage in {window}; give a longer"
+            f" {named('window')}, or a smaller {named('size')}, which evicts earlier"
+        )
+
+
+def _reads(run: RunFile) -> int:
+    """Return the number of reads from tiers that are measured."""
+    figures = measured_figures(run.summary.figures)
+    return sum(figure.operations or 0 for figure in figures if figure.op == "read")
+
+
+def longer_window(window: str | None) -> str | None:
+    """Return a window of the same kind and twice the length; None if `window` has no length.
+
+    >>> longer_window("steady:30s")
+    'steady:60s'
+    """
+    kind, _, place = (window or "").partition(":")
+    begin, plus, span = place.rpartition("+")
+    if not span:
+        return None
+    doubled_s = 2 * parse_duration_ns(span) / NS_PER_S
+    return f"{kind}:{begin}{plus}{doubled_s:g}s"
+
+
 def measure_stack(
-    asked: Replay,
+    request: Replay,
     preset: str,
     users: list[float],
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     endurance: Endurance | None,
 ) -> tuple[Score, RunFile, KvError | None]:
-    """Sweep the users of one stack, from these on, and `tell` each run.
+    """Sweep the users of one stack, beginning with `users`, and announce each run.
 
-    Return score, run, and why it is partial.
+    Return the score, the run, and the error if the sweep is partial.
 
     Raises:
         KvError: nothing was measured.
 
     """
-    gen = shlex.join(open_table(asked.trace, TRACE).meta.argv[2:])
-    found, error = sweep(
-        asked,
+    gen = shlex.join(open_table(request.trace, TRACE).meta.argv[2:])
+    result, error = sweep(
+        request,
         Axis.USERS,
         users,
         is_made=True,
-        done=lambda point: tell(f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"),
+        replaying=ReadingWindow(preset),
+        on_point=lambda point: announce(
+            f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"
+        ),
     )
-    if not found.points:
+    if not result.points:
         raise error or KvError(f"{preset}: nothing was measured")
-    point = next((p for p in found.points if p.value == found.knee), found.points[0])
+    point = next((p for p in result.points if p.value == result.knee), result.points[0])
     first = point.run.partition("-trial-")[0]
     names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]
-    runs = {name: run for name in names if (run := find_run(asked.output / name)) is not None}
-    run, folder = runs[point.run], asked.output / point.run
+    runs = {name: run for name in names if (run := find_run(request.output / name)) is not None}
+    run, folder = runs[point.run], request.output / point.run
     return (
-        _score(preset, found, point, list(runs.values()), run, folder, gen, endurance),
+        _score(preset, result, point, list(runs.values()), run, folder, gen, endurance),
         run,
         error,
     )
@@ -122,22 +189,31 @@ def _score(
     preset: str, sweep_: LoadSweep, point: SweepPoint, trials: list[RunFile], run: RunFile, folder: Path,
     gen: str, endurance: Endurance | None,
 ) -> Score:  # fmt: skip
-    size, asked, each = (
-        run.tiers[TIER].get("device_bytes"),
-        point.asked_bytes_per_s,
-        [_trial(of) for of in trials],
-    )
-    columns = {name: [getattr(of, name) for of in each] for name in CardTrial.__struct_fields__}
-    middle = {name: None if None in of else round(median(of)) for name, of in columns.items()}
-    written = middle["written_bytes_per_s"]
-    a_day = None if written is None else written * SECONDS_PER_DAY
-    probed = find_probe(folder)
-    sides = list(probed.block.directions.values()) if probed else []
-    issued = sum(side.issued or 0 for side in sides)
-    depths = [(of.in_flight, of.count) for side in sides for of in side.in_flight_at_dispatch]
-    both = [(of.read_bytes_per_s or 0) + (of.written_bytes_per_s or 0) for of in each]
+    size, offered = run.tiers[TIER].get("device_bytes"), point.asked_bytes_per_s
+    card_trials = [_trial(trial_run) for trial_run in trials]
+    columns = {
+        name: [getattr(trial, name) for trial in card_trials]
+        for name in CardTrial.__struct_fields__
+    }
+    medians = {
+        name: None if None in values else round(median(values)) for name, values in columns.items()
+    }
+    written = medians["written_bytes_per_s"]
+    daily_bytes = None if written is None else written * SECONDS_PER_DAY
+    probe = find_probe(folder)
+    directions = list(probe.block.directions.values()) if probe else []
+    issued = sum(direction.issued or 0 for direction in directions)
+    issued_bytes = sum(direction.issued_bytes or 0 for direction in directions)
+    depths = [
+        (depth.in_flight, depth.count)
+        for direction in directions
+        for depth in direction.in_flight_at_dispatch
+    ]
+    rates = [
+        (trial.read_bytes_per_s or 0) + (trial.written_bytes_per_s or 0) for trial in card_trials
+    ]
     return Score(
-        **middle,
+        **medians,
         preset=preset,
         gen=gen,
         users=sweep_.knee,
@@ -145,20 +221,20 @@ def _score(
         at_users=point.value,
         answer=sweep_.answer,
         limit=sweep_.limit,
-        request_bytes=sum(side.issued_bytes or 0 for side in sides) / issued if issued else None,
+        request_bytes=issued_bytes / issued if issued else None,
         in_flight=(
-            sum(of * count for of, count in depths) / sum(count for _, count in depths)
+            sum(depth * count for depth, count in depths) / sum(count for _, count in depths)
             if depths
             else None
         ),
-        drive_writes_per_day=a_day / size if a_day is not None and size else None,
-        life_years=endurance.life_years(size, a_day) if endurance and a_day else None,
+        drive_writes_per_day=daily_bytes / size if daily_bytes is not None and size else None,
+        life_years=endurance.life_years(size, daily_bytes) if endurance and daily_bytes else None,
         delivered_share=(
-            (tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / asked if asked else None
+            (tiers_rate(run.summary, "reached_bytes_per_s") or 0.0) / offered if offered else None
         ),
-        spread=statistics.spread(both) if len(both) > 1 else None,
-        trials=len(each),
-        each=each,
+        spread=statistics.spread(rates) if len(rates) > 1 else None,
+        trials=len(card_trials),
+        each=card_trials,
         requests=sum(
             batch.num_rows for batch in open_table(folder / SERVED_FILE, SERVED).batches()
         ),
@@ -177,25 +253,27 @@ def _trial(run: RunFile) -> CardTrial:
 
 
 def _rate(run: RunFile, op: str) -> float | None:
-    """Return the bytes a second that `run` moved by `op`."""
-    moved = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
-    return per_second(sum(moved) if moved else None, run.summary.measured_ns)
+    """Return the bytes per second that `run` transferred by `op`, on real tiers."""
+    sizes = [f.bytes or 0 for f in run.summary.figures if f.op == op and not f.is_simulated]
+    return per_second(sum(sizes) if sizes else None, run.summary.measured_ns)
 
 
-def card_of(asked: Replay, scores: list[Score], run: RunFile | None, error: KvError | None) -> Card:
-    """Return the card, which scorecard.json in the output holds, too."""
+def card_of(
+    request: Replay, scores: list[Score], run: RunFile | None, error: KvError | None
+) -> Card:
+    """Return the card, and write it to scorecard.json in the output."""
     tier = {} if run is None else run.tiers[TIER]
     card = Card(
-        argv=asked.argv,
+        argv=request.argv,
         status="complete" if error is None else str(error),
-        window=asked.config.window,
+        window=request.config.window,
         device=tier.get("device"),
         model=tier.get("device_model"),
         device_bytes=tier.get("device_bytes"),
         filesystem=tier.get("filesystem"),
         scores=scores,
     )
-    write_json(asked.output / CARD_FILE, card)
+    write_json(request.output / CARD_FILE, card)
     return card
 
 
@@ -218,13 +296,13 @@ def run_scorecard(
     request: Replay,
     target: Path,
     traces: dict[str, Path],
-    tell: Callable[[str], None],
+    announce: Callable[[str], None],
     endurance: Endurance | None,
 ) -> tuple[Card | None, DriveFile, KvError | None]:
-    """Measure the drive at `target`, then each stack of `traces` (its trace, by preset) on it.
+    """Measure the drive at `target`, then each stack on it; `traces` has a trace for each preset.
 
-    Returns the card, None if no stack was measured; the drive's own figures; and why the card is
-    partial, or None. Our files on the target are removed at the end.
+    Returns the card, which is None if no stack was measured, the drive's own figures, and the error
+    if the card is partial. Our files on the target are removed at the end.
     """
     scores: list[Score] = []
     run: RunFile | None = None
@@ -238,7 +316,7 @@ def run_scorecard(
             try:
                 stack_request = replace(request, output=request.output / preset, trace=trace)
                 users = first_users(drive, sustained_users)
-                score, run, error = measure_stack(stack_request, preset, users, tell, endurance)
+                score, run, error = measure_stack(stack_request, preset, users, announce, endurance)
                 sustained_users = score.users
                 scores.append(score)
             except KvError as stack_error:

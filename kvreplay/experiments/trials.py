@@ -1,9 +1,7 @@
-"""Several runs of one replay.
+"""Several runs of one replay: median, spread, and whether they agree enough to be quoted.
 
-Median, spread, and whether they agree enough to be quoted; or two sides in turn.
-
-`run_pair` alternates the runs of two sets of targets, so that a machine whose speed drifts favours
-neither.
+`run_pair` alternates the runs of two sets of targets, so that a drift of the machine's speed
+favours neither.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ TIMES = ("mean_ns", "p50_ns", "p95_ns", "p99_ns", "p99_9_ns", "p99_99_ns", "max_
 FIGURE_UNITS = {"bandwidth_bytes_per_s": Unit.BYTES_PER_S, "operations_per_s": Unit.PER_S}
 """Units of the figures that are rates; the others are times in ns."""
 JUDGED = (*RATES, "mean_ns", "p50_ns")
-"""Those that should repeat; tails are shown, not judged."""
+"""Figures that should repeat; tails are shown, but not judged."""
 
 
 class Quantity(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,9 +54,9 @@ class Quantity(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     name: str
     values: list[float | None]
-    """One a trial that counts, null where it is not known."""
+    """One value for each trial that counts; null if unknown."""
     median: float | None
-    """Null unless all trials know it."""
+    """Null unless all trials have the value."""
     low: float | None
     high: float | None
     spread: float | None
@@ -74,123 +72,131 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """complete, partial if a trial was cut short, failed operations if some failed."""
     verdict: str
-    """One sentence.
-
-    What was asked, what the median trial reached, what held them back, and whether they agree.
-    """
+    """One sentence: the load, the result of the median trial, the bottleneck, the agreement."""
     verdicts: list[str]
     quantities: list[Quantity]
     simulated_tiers: list[str] = []
     """Their figures are a model's, and not among the quantities."""
     warnings: list[str]
     definition: str = (
-        f"spread = (greatest - least) / median; trials disagree above {MAX_SPREAD:.0%}"
+        f"spread = (maximum - minimum) / median; trials disagree above {MAX_SPREAD:.0%}"
     )
 
 
 def quantities(runs: Sequence[RunFile]) -> list[Quantity]:
-    """Return every figure of `runs`; tiers where nothing moved have none."""
-    found: dict[tuple[str, str, str], list[float | None]] = {}
-    for at, run in enumerate(runs):
+    """Return every figure of `runs`; simulated tiers have none."""
+    values_by_figure: dict[tuple[str, str, str], list[float | None]] = {}
+    for index, run in enumerate(runs):
         for figures in (figures for figures in run.summary.figures if not figures.is_simulated):
-            known = [(name, getattr(figures, name)) for name in RATES]
-            known += [(name, getattr(figures.latency, name)) for name in TIMES]
+            values = [(name, getattr(figures, name)) for name in RATES]
+            values += [(name, getattr(figures.latency, name)) for name in TIMES]
             if figures.response is not None:
-                known += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
-            for name, value in known:
-                found.setdefault((figures.tier, figures.op, name), [None] * len(runs))[at] = value
-    done = []
-    for (tier, op, name), values in found.items():
-        all_of = [v for v in values if v is not None] if None not in values else []
+                values += [(f"response_{name}", getattr(figures.response, name)) for name in TIMES]
+            for name, value in values:
+                key = figures.tier, figures.op, name
+                values_by_figure.setdefault(key, [None] * len(runs))[index] = value
+    results = []
+    for (tier, op, name), trial_values in values_by_figure.items():
+        present = [] if None in trial_values else [v for v in trial_values if v is not None]
         low, middle, high = (
-            (min(all_of), median(all_of), max(all_of)) if all_of else (None, None, None)
+            (min(present), median(present), max(present)) if present else (None, None, None)
         )
-        drawn = {"median": middle, "low": low, "high": high, "spread": statistics.spread(values)}
-        done.append(Quantity(tier=tier, op=op, name=name, values=values, **drawn))
-    return done
+        results.append(
+            Quantity(
+                tier=tier,
+                op=op,
+                name=name,
+                values=trial_values,
+                median=middle,
+                low=low,
+                high=high,
+                spread=statistics.spread(trial_values),
+            )
+        )
+    return results
 
 
-def disagreements(found: Iterable[Quantity]) -> list[str]:
-    """Return a line that names the figures that should repeat and do not, the worst first.
+def disagreements(figures: Iterable[Quantity]) -> list[str]:
+    """Return a line on the figures that should repeat and do not, the worst first.
 
-    None if all do.
+    The list is empty if all repeat.
     """
     judged = [
         (f"{q.tier} {q.op} {q.name}", q.spread)
-        for q in found
+        for q in figures
         if q.name in JUDGED and q.spread is not None
     ]
     return statistics.disagreements(judged)
 
 
 def trials_verdict(runs: Sequence[RunFile], warnings: list[str]) -> str:
-    """Return the one sentence of all trials.
+    """Return the verdict of all trials in one sentence.
 
-    That of the median one, with the spread and how many share its cause.
+    It is that of the median trial, with the range and the number of trials with its bottleneck.
     """
-    judged = [run.summary.judgement for run in runs]
-    rates = [
-        next((r for r in v.tiers if r.tier == v.tier), None) if v is not None else None
-        for v in judged
+    verdicts = [run.summary.judgement for run in runs]
+    tier_rates = [
+        next((rate for rate in verdict.tiers if rate.tier == verdict.tier), None)
+        if verdict is not None
+        else None
+        for verdict in verdicts
     ]
     reached = [
-        None if r is None else r.reached_bytes_per_s or r.reached_operations_per_s for r in rates
+        None if rate is None else rate.reached_bytes_per_s or rate.reached_operations_per_s
+        for rate in tier_rates
     ]
-    rated = sorted((rate, at) for at, rate in enumerate(reached) if rate is not None)
-    if len(rated) < len(runs) or len(runs) == 1:
+    ranked = sorted((rate, index) for index, rate in enumerate(reached) if rate is not None)
+    if len(ranked) < len(runs) or len(runs) == 1:
         return f"{counted(len(runs), 'trial')}: {runs[-1].summary.verdict}"
-    at = rated[(len(rated) - 1) // 2][1]
-    shown = runs[at].summary.verdict
-    causes = [v.cause for v in judged if v is not None]
-    same = f"{causes.count(causes[at])} of {len(runs)} say {causes[at] or 'the same'}"
+    median_index = ranked[(len(ranked) - 1) // 2][1]
+    median_verdict = runs[median_index].summary.verdict
+    causes = [verdict.cause for verdict in verdicts if verdict is not None]
+    cause = causes[median_index]
+    agreement = f"{causes.count(cause)} of {len(runs)} say {cause or 'the same'}"
     spread = " to ".join(
-        reached_of(rate) for end in (0, -1) if (rate := rates[rated[end][1]]) is not None
+        reached_of(rate) for end in (0, -1) if (rate := tier_rates[ranked[end][1]]) is not None
     )
     middle = "median" if len(runs) % 2 else "lower median"
     return (
-        f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {same}; the"
-        f" {middle}: {shown}"
+        f"{len(runs)} trials {'disagree' if warnings else 'agree'}, from {spread}, {agreement};"
+        f" the {middle}: {median_verdict}"
     )
 
 
 class Trials:
-    """One replay, done several times into trial-1 and on of one folder."""
+    """Several runs of one replay, in the folders trial-1, trial-2, … of its output."""
 
-    def __init__(self, asked: Replay, count: int, *, replaying: Replaying = replay) -> None:
-        """Plan `count` trials of what is `asked`, in its output.
+    def __init__(self, request: Replay, count: int, *, replaying: Replaying = replay) -> None:
+        """Plan `count` trials of the `request`, in its output.
 
-        What a replay would refuse leaves no folder behind.
-
-        ConfigError, TraceError, DeviceError if they cannot be done.
+        ConfigError, TraceError or DeviceError if a replay would refuse the options; then no folder
+        is created.
         """
         if not 1 <= count <= MAX_TRIALS:
             raise ConfigError(f"--trials {count}: give 1 to {MAX_TRIALS}")
-        asked.check_options()
-        self.asked, self.runs = count, list[RunFile]()
+        request.check_options()
+        self.count, self.runs = count, list[RunFile]()
         self.error: KvError | None = None
-        """Why a trial is partial, or that operations failed."""
-        check_targets(asked.config)
+        """The error of a partial trial, or of failed operations."""
+        check_targets(request.config)
         self._tiers = make_tiers(
-            asked.config, open_table(asked.trace, TRACE).meta, asked.trace, asked.output
+            request.config, open_table(request.trace, TRACE).meta, request.trace, request.output
         )
-        self._each, self._output, self._replay = asked, asked.output, replaying
+        self._request, self._output, self._replay = request, request.output, replaying
 
     @property
     def is_stopped(self) -> bool:
-        """Whether the last trial was cut short, or asked to stop as it ended.
-
-        No other may follow it.
-        """
+        """True if the last trial was cut short or ended with a signal; then no other may follow."""
         return status_of(self.error) == "partial"
 
-    def go_on(self) -> tuple[Path, FinishedRun]:
+    def run_next(self) -> tuple[Path, FinishedRun]:
         """Run the next trial; return its folder and its outcome."""
         if not self.runs:
             make_directory(self._output, TRIALS_FILE)
-            remove_stale(self._output, {_folder(i) for i in range(self.asked)})
+            remove_stale(self._output, {_folder(i) for i in range(self.count)})
         folder = self._output / _folder(len(self.runs))
         with forgotten(self._output):
-            outcome = self._replay(replace(self._each, output=folder))
+            outcome = self._replay(replace(self._request, output=folder))
         self.runs.append(outcome.run)
         self.error = (
             outcome.error if status_of(outcome.error) == "partial" else self.error or outcome.error
@@ -198,40 +204,40 @@ class Trials:
         return folder, outcome
 
     def perform(
-        self, done: Callable[[Path, FinishedRun], None] = lambda _folder, _outcome: None
+        self, on_trial: Callable[[Path, FinishedRun], None] = lambda _folder, _outcome: None
     ) -> tuple[TrialSet, KvError | None]:
-        """Run all trials, up to the first that is cut short; `done` gets each.
+        """Run all trials, up to the first that is cut short; call `on_trial` after each.
 
-        Returns what they came to, which trials.json holds too, and why it is partial or None.
+        Returns the results, which are also written to trials.json, and the error if there is one.
         """
-        check_output(self._output, is_forced=self._each.is_forced)
-        while len(self.runs) < self.asked and not self.is_stopped:
-            done(*self.go_on())
+        check_output(self._output, is_forced=self._request.is_forced)
+        while len(self.runs) < self.count and not self.is_stopped:
+            on_trial(*self.run_next())
         return self.write(), self.error
 
     def write(self) -> TrialSet:
         """Summarize the trials (at least one), and write trials.json.
 
-        One cut short counts only if it is alone.
+        A trial that was cut short counts only if it is the only one.
         """
         counted = [run for run in self.runs if run.status != "partial"] or self.runs
-        found = quantities(counted)
-        warnings = disagreements(found)
-        said = trials_verdict(counted, warnings)
+        figures = quantities(counted)
+        warnings = disagreements(figures)
+        verdict = trials_verdict(counted, warnings)
         if self.is_stopped:
             left_out = (
                 f"{_folder(len(counted))} cut off, and left out; "
                 if len(counted) < len(self.runs)
                 else ""
             )
-            said = f"PARTIAL: {left_out}{said}"
+            verdict = f"PARTIAL: {left_out}{verdict}"
         mixes = {run.summary.mix for run in counted} - {""}
         trials = TrialSet(
-            asked=self.asked,
+            asked=self.count,
             runs=[_folder(i) for i in range(len(self.runs))],
-            quantities=found,
+            quantities=figures,
             status=status_of(self.error),
-            verdict="; ".join([said, *mixes]) if len(mixes) == 1 else said,
+            verdict="; ".join([verdict, *mixes]) if len(mixes) == 1 else verdict,
             verdicts=[r.summary.verdict for r in self.runs],
             warnings=warnings,
             simulated_tiers=[t.name for t in self._tiers if t is not None and t.is_simulated],
@@ -239,7 +245,7 @@ class Trials:
         content = {
             "program": "kvreplay",
             "version": __version__,
-            "argv": self._each.argv,
+            "argv": self._request.argv,
         } | msgspec.to_builtins(trials)
         write_json(self._output / TRIALS_FILE, content)
         return trials
@@ -254,29 +260,28 @@ SIDES = ("a", "b")
 
 
 def run_pair(
-    asked: Replay, against: Config, count: int, *, done: Callable[[Path, FinishedRun], None]
+    request: Replay, against: Config, count: int, *, on_trial: Callable[[Path, FinishedRun], None]
 ) -> KvError | None:
-    """Do `count` trials of what is `asked`, and as many with the configuration `against`, below its
-    output/a and b.
+    """Run `count` trials of the `request`, and as many with the configuration `against`.
 
-    The sides take turns, and who is first in a round alternates: a b, b a, a b. Both stop at the
-    first trial that is cut short.
+    Their folders are output/a and output/b. The sides alternate, and so does the first side of a
+    round: a b, b a, a b. Both stop at the first trial that is cut short.
 
-    Returns why a trial is partial or failed, or None.
+    Returns the error of a partial or failed trial, or None.
     """
-    output = asked.output
-    check_output(output, is_forced=asked.is_forced)
+    output = request.output
+    check_output(output, is_forced=request.is_forced)
     sides = [
-        Trials(replace(asked, config=config, output=output / side), count)
-        for config, side in zip((asked.config, against), SIDES, strict=True)
+        Trials(replace(request, config=config, output=output / side), count)
+        for config, side in zip((request.config, against), SIDES, strict=True)
     ]
     make_directory(output, TRIALS_FILE)
     for side in [
         side for number in range(count) for side in (reversed(sides) if number % 2 else sides)
     ]:
         with forgotten(output):
-            folder, outcome = side.go_on()
-        done(folder, outcome)
+            folder, outcome = side.run_next()
+        on_trial(folder, outcome)
         if side.is_stopped:
             break
     for side in sides:
@@ -288,16 +293,16 @@ def run_pair(
     )
 
 
-def trials_document(found: TrialSet) -> Document:
+def trials_document(trials: TrialSet) -> Document:
     """Make the document of several trials: median and spread of every figure."""
-    counted_trials = max((len(q.values) for q in found.quantities), default=len(found.runs))
+    counted_trials = max((len(q.values) for q in trials.quantities), default=len(trials.runs))
     columns = [
         ReportColumn("tier"),
         ReportColumn("op"),
         ReportColumn("name", "figure"),
         ReportColumn("median"),
-        ReportColumn("low", "least"),
-        ReportColumn("high", "greatest"),
+        ReportColumn("low", "minimum"),
+        ReportColumn("high", "maximum"),
         ReportColumn("spread", unit=Unit.SHARE),
     ]
     rows = [
@@ -308,22 +313,22 @@ def trials_document(found: TrialSet) -> Document:
             *(Cell(v, FIGURE_UNITS.get(q.name, Unit.NS)) for v in (q.median, q.low, q.high)),
             q.spread,
         ]
-        for q in found.quantities
+        for q in trials.quantities
         if q.median is not None
     ]
-    spreads = [q.spread for q in found.quantities if q.name in JUDGED and q.spread is not None]
-    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in found.simulated_tiers]
+    spreads = [q.spread for q in trials.quantities if q.name in JUDGED and q.spread is not None]
+    notes = [f"tier {tier} is SIMULATED: no figure counts it" for tier in trials.simulated_tiers]
     if spreads:
         notes.append(
             f"repeatability: figures that should repeat spread by at most {percent(max(spreads))}"
         )
     table = table_of(
-        f"{counted_trials} of {found.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3
+        f"{counted_trials} of {trials.asked} trials", Sheet.PERFORMANCE, columns, rows, keys=3
     )
     return Document(
         name="",
-        headline=found.verdict,
+        headline=trials.verdict,
         chapters=[Chapter("", [table])],
         notes=notes,
-        warnings=found.warnings,
+        warnings=trials.warnings,
     )

@@ -1,7 +1,4 @@
-"""Page-aligned I/O buffers, on huge pages where the kernel gives them.
-
-One for each I/O in flight.
-"""
+"""Page-aligned I/O buffers, one for each I/O in flight, on huge pages if the kernel has them."""
 
 from __future__ import annotations
 
@@ -26,15 +23,21 @@ class Arena:
     """`count` buffers of `slot_bytes` in one anonymous mapping, touched before a run begins.
 
     So a run takes as much memory at its start as at its end, however many I/Os are in flight.
-    Beyond the `most` that are ever filled, none is touched.
+    Beyond the `max_filled` that are ever filled, none is touched.
     """
 
     def __init__(
-        self, count: int, slot_bytes: int, *, is_open_loop: bool = False, most: int | None = None
+        self,
+        count: int,
+        slot_bytes: int,
+        *,
+        is_open_loop: bool = False,
+        max_filled: int | None = None,
     ) -> None:
         """Map the buffers, and touch those that are filled.
 
-        `slot_bytes` must be a multiple of PAGE_BYTES, `most` are filled at all (None: all).
+        `slot_bytes` must be a multiple of PAGE_BYTES. `max_filled` buffers are ever filled; None
+        stands for all.
         """
         if slot_bytes % PAGE_BYTES:
             raise ValueError(f"slot_bytes(={slot_bytes}) must be a multiple of {PAGE_BYTES}")
@@ -43,7 +46,7 @@ class Arena:
         self._map, first = map_aligned(self.nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
         self._view = memoryview(self._map)[first : first + self.nbytes]
-        self.touched = count if most is None else min(count, max(1, most))
+        self.touched = count if max_filled is None else min(count, max(1, max_filled))
         """How many are touched, the first of all."""
         registered = max(1, REGISTERED_BYTES // slot_bytes) if is_open_loop else self.touched
         self.registered = min(self.touched, registered)
@@ -53,9 +56,9 @@ class Arena:
         touch(self.address, self.touched * slot_bytes)
 
     def view(self, address: int, nbytes: int) -> memoryview:
-        """Return `nbytes` from `address` on, which lie in a buffer."""
-        at = address - self.address
-        return self._view[at : at + nbytes]
+        """Return a view of the `nbytes` at `address`, which lie in a buffer."""
+        offset = address - self.address
+        return self._view[offset : offset + nbytes]
 
 
 def touch(address: int, nbytes: int) -> None:
@@ -75,34 +78,33 @@ def touch(address: int, nbytes: int) -> None:
 
 
 def address_of(buffer: memoryview) -> int:
-    """Return where `buffer` lies."""
+    """Return the address of `buffer`."""
     return int(np.frombuffer(buffer, dtype=np.uint8).ctypes.data)
 
 
 def map_aligned(nbytes: int) -> tuple[mmap.mmap, int]:
-    """Return a mapping, and where in it `nbytes` begin at a huge page.
+    """Return a mapping of at least `nbytes`, and the offset in it of the first huge page.
 
-    Huge pages are asked for all of them.
-
-    What lies before and behind is never touched and takes no memory, but for what fills the last
-    huge page: a single buffer of 1 MiB in small pages would reach the device in parts.
+    Huge pages are requested for all bytes from there on, rounded up to whole huge pages: a buffer
+    of 1 MiB on small pages would reach the device in several requests. The rest of the mapping is
+    never touched and uses no memory.
     """
-    # Addresses that are never used need no memory promised.
+    # Without a reservation, addresses that are never used count against no limit.
     flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
-    whole = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
-    mapping = mmap.mmap(-1, whole + HUGE_PAGE_BYTES, flags=flags)
+    rounded_bytes = -(-nbytes // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+    mapping = mmap.mmap(-1, rounded_bytes + HUGE_PAGE_BYTES, flags=flags)
     first = -ctypes.addressof(ctypes.c_char.from_buffer(mapping)) % HUGE_PAGE_BYTES
-    if whole and hasattr(mmap, "MADV_HUGEPAGE"):
-        # A kernel without them refuses; nothing is lost.
+    if rounded_bytes and hasattr(mmap, "MADV_HUGEPAGE"):
+        # A kernel without huge pages refuses, and small pages do.
         with suppress(OSError):
-            mapping.madvise(mmap.MADV_HUGEPAGE, first, whole)
+            mapping.madvise(mmap.MADV_HUGEPAGE, first, rounded_bytes)
     return mapping, first
 
 
 def huge_bytes(address: int) -> int | None:
-    """Return how many bytes of the mapping at `address` lie on huge pages.
+    """Return the bytes of the mapping at `address` that lie on huge pages.
 
-    Null where the kernel does not say.
+    None if the kernel does not report them.
     """
     try:
         lines = Path("/proc/self/smaps").read_text(encoding="ascii", errors="replace").splitlines()
@@ -112,7 +114,7 @@ def huge_bytes(address: int) -> int | None:
     for line in lines:
         span = line.split(" ", 1)[0]
         if "-" in span and ":" not in span:
-            low, high = (int(part, 16) for part in span.split("-"))
+            low, high = (int(bound, 16) for bound in span.split("-"))
             is_there = low <= address < high
         elif is_there and line.startswith("AnonHugePages:"):
             return int(line.split()[1]) * 1024
@@ -120,9 +122,6 @@ def huge_bytes(address: int) -> int | None:
 
 
 def small_page_bytes(arena: Arena) -> int | None:
-    """Return how much of `arena` that was touched lies on small pages.
-
-    Null where the kernel does not say.
-    """
+    """Return the touched bytes of `arena` on small pages; None if the kernel does not report them."""
     huge = huge_bytes(arena.address)
     return None if huge is None else max(0, arena.touched * arena.slot_bytes - huge)

@@ -1,15 +1,16 @@
 """Data for writes.
 
-Incompressible, no 512-byte block twice in a run, and the same bytes for the same seed.
+By default the data is incompressible, no 512-byte block occurs twice in a run, and the same seed
+gives the same bytes.
 
-dgen-py fills an arena with the run's seed; each 512 bytes that are written are a part of it xor a
-key of seed, object, version and place (`native/data.c`), which costs one pass over the bytes. Where
-ratios are asked for, blocks of 4 KiB repeat, as arrays deduplicate them, out of a pool that the
-whole run shares, and each 512 bytes have a random head and a tail of zeros, so that none is all
-zeros. How far zstd gets is measured, not assumed.
+dgen-py fills an arena by the run's seed. Each 512-byte sector written is a sector of the arena xor
+a key of seed, object, version and offset (`native/data.c`), which costs one pass over the bytes.
+With `--dedup-ratio`, blocks of 4 KiB repeat, out of a pool that the whole run shares. With
+`--compress-ratio`, each sector has a random head and a tail of zeros, so that none is all zeros.
+The compression by zstd is measured, not assumed.
 
-With `--verify` every 4 KiB written is stamped and every block read is checked: tag of the run,
-object, offset, version, and a checksum of the whole block.
+With `--verify`, every 4 KiB block written is stamped with the run's tag, object, offset, version,
+and a checksum of the whole block, and every block read is checked.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ Fill = Callable[[memoryview, int, int, int], None]
 """Puts data into a buffer: buffer, object id, version, offset."""
 
 ARENA_BYTES = 1 << 20
-"""Stays in a processor's caches.
+"""The arena stays in a processor's caches.
 
-Written data does not repeat with it, because each 512 bytes have a key.
+Written data does not repeat with its period, because each sector has a key of its own.
 """
 BLOCK_BYTES, SECTOR_BYTES = 4096, 512
 MAX_DEDUP_RATIO, MAX_COMPRESS_RATIO = 1000.0, 20.0
@@ -97,7 +98,7 @@ class DataSource:
         *,
         is_stamped: bool = False,
     ) -> None:
-        """Make data by `seed`, of the ratios asked for; each block is stamped if `is_stamped`."""
+        """Make data by `seed` with the given ratios; each block is stamped if `is_stamped`."""
         self.seed, self._dedup_ratio, self._compress_ratio = seed, dedup_ratio, compress_ratio
         self._arena, self._measured_ratio = _arena(seed), 1.0
         self.struct = DataStruct(
@@ -111,7 +112,7 @@ class DataSource:
             self.struct.head_bytes, self._measured_ratio = self._head(compress_ratio)
             self.struct.copies_below = min(_MASK, int((1 - 1 / dedup_ratio) * 2.0**64))
         if is_stamped:
-            # Of no other run: a lost write cannot hide behind an equal block of an earlier one.
+            # A random tag for each run: an equal block of an earlier run cannot hide a lost write.
             self.struct.tag, self.struct.is_stamped = int.from_bytes(os.urandom(8), "little"), 1
 
     def fill(self, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
@@ -125,27 +126,27 @@ class DataSource:
         _make(plain, buffer, object_id, version, offset)
 
     def _head(self, ratio: float) -> tuple[int, float]:
-        """Return the random bytes of each 512 that bring zstd nearest to `ratio` on a sample, and
-        its ratio there.
+        """Return the random bytes of each sector for which zstd on a sample comes closest to
+        `ratio`, and the ratio on that sample.
         """
         compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL)
         sample = np.empty((_SAMPLE_BLOCKS, BLOCK_BYTES), np.uint8)
         self.fill(sample.data.cast("B"), _SAMPLE_OBJECT, 0, 0)
 
-        def found(head: int) -> float:
+        def measured_ratio(head: int) -> float:
             thinned = sample.copy()
             thinned.reshape(-1, SECTOR_BYTES)[:, head:] = 0
             after = sum(len(compressor.compress(block.tobytes())) for block in thinned)
             return float(thinned.size / after)
 
         if ratio == 1:
-            return SECTOR_BYTES, found(SECTOR_BYTES)
+            return SECTOR_BYTES, measured_ratio(SECTOR_BYTES)
         low, high = _MIN_HEAD_BYTES, SECTOR_BYTES
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (middle, high) if found(middle) >= ratio else (low, middle)
-        head = min((low, high), key=lambda each: abs(found(each) - ratio))
-        return head, found(head)
+            low, high = (middle, high) if measured_ratio(middle) >= ratio else (low, middle)
+        head = min((low, high), key=lambda bound: abs(measured_ratio(bound) - ratio))
+        return head, measured_ratio(head)
 
     def facts(self) -> DataNote:
         """Return the note on the data for run.json."""
@@ -166,69 +167,73 @@ class DataSource:
         )
 
     def _shape(self) -> ShapeNote | None:
-        """Return the ratios asked for, and the blocks made so far; None if none was asked for."""
+        """Return the given ratios, and the blocks made so far; None if no ratio was given."""
         if max(self._dedup_ratio, self._compress_ratio) <= 1:
             return None
-        # Counted where blocks repeat alone.
-        made, single = int(self.struct.made_blocks), int(self.struct.single_blocks)
+        # Blocks are counted only if some repeat.
+        total, single = int(self.struct.made_blocks), int(self.struct.single_blocks)
         distinct = single + sum(int(word).bit_count() for word in self.struct.pool_used)
         return ShapeNote(
             dedup_ratio=self._dedup_ratio,
             compress_ratio=self._compress_ratio,
             block_bytes=BLOCK_BYTES,
-            made_blocks=made,
+            made_blocks=total,
             distinct_blocks=distinct,
-            measured_dedup_ratio=made / distinct if distinct else None,
+            measured_dedup_ratio=total / distinct if distinct else None,
             random_bytes_per_512=int(self.struct.head_bytes),
             measured_compress_ratio=self._measured_ratio,
         )
 
 
-def _make(by: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
+def _make(data: Any, buffer: memoryview, object_id: int, version: int, offset: int) -> None:
     if len(buffer):
-        to = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
-        call("data_generate", ctypes.addressof(by), to, len(buffer), offset, object_id, version)
+        target = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        struct = ctypes.addressof(data)
+        call("data_generate", struct, target, len(buffer), offset, object_id, version)
 
 
 def name_bad_blocks(
     verification: Verification | None, reader: Reader, trace: Path
 ) -> Verification | None:
-    """Return `verification` with the trace's rows and names in place of those that C counted.
+    """Return `verification` with the trace's rows and the objects' keys.
 
-    Names are those of the objects table beside `trace`; `reader` yields the rows that were
-    replayed.
+    C counted the rows of `reader`, which yields those that were replayed. Keys are those of the
+    objects table beside `trace`.
     """
     if verification is None or not verification.located:
         return verification
     keys: dict[int, str] = {}
     table = objects_path(trace)
     if table.is_file():
-        wanted = np.unique([bad.object_id for bad in verification.located])
+        object_ids = np.unique([block.object_id for block in verification.located])
         for batch in open_table(table, OBJECTS).batches(["object_id", "key"]):
-            rows = batch.take(np.flatnonzero(np.isin(batch.column("object_id").to_numpy(), wanted)))
+            is_named = np.isin(batch.column("object_id").to_numpy(), object_ids)
+            rows = batch.take(np.flatnonzero(is_named))
             ids, names = rows.column("object_id").to_pylist(), rows.column("key").to_pylist()
             keys |= dict(zip(ids, names, strict=True))
     located = [
-        msgspec.structs.replace(bad, row=trace_row(reader, bad.row), key=keys.get(bad.object_id))
-        for bad in verification.located
+        msgspec.structs.replace(
+            block, row=trace_row(reader, block.row), key=keys.get(block.object_id)
+        )
+        for block in verification.located
     ]
     return msgspec.structs.replace(verification, located=located)
 
 
 def describe(bad: BadBlock) -> str:
-    """Return one line that names a bad block: what is wrong, where, and what lies there instead."""
+    """Return one line on a bad block: its fault, its place, and the block found there instead."""
     name = f"object {bad.object_id}" + (f" ({bad.key})" if bad.key else "")
     place = f"tier {bad.tier}, {name}, offset {bad.offset_bytes}" + (
         f", file {bad.file}" if bad.file else ""
     )
     if bad.found is None:
-        why = {
+        reason = {
             BlockFault.DAMAGED: "checksum mismatch: torn or changed",
             BlockFault.FOREIGN: "not written by this run",
         }[bad.fault]
-        return f"{bad.fault} block: {place}: {why}"
-    f = bad.found
+        return f"{bad.fault} block: {place}: {reason}"
+    found_block = bad.found
     return (
         f"{bad.fault} block: {place}: version {bad.expected_version} expected, found object"
-        f" {f['object_id']}, offset {f['offset_bytes']}, version {f['version']}"
+        f" {found_block['object_id']}, offset {found_block['offset_bytes']}, version {found_block['version']}"
     )

@@ -16,34 +16,34 @@ PROCESS_BYTES = 192 << 20
 
 
 PROCESS_ADDRESS_BYTES = 7 << 28
-"""The address space of the same: with libraries, and stacks and pools of its threads."""
+"""Its address space, including libraries, and stacks and pools of its threads."""
 
 
 ROW_BYTES = 150
-"""Memory of a row: its place in the ring and its results when it ends."""
+"""Memory of a row: its entry in the ring and its results."""
 
 
 def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
     """Check that a replay of `rows` rows with `buffers_bytes` of I/O buffers fits.
 
-    Tiers of RAM check theirs later.
+    Tiers in memory check theirs later.
 
-    OutOfMemory if it does not, with both figures.
+    OutOfMemory, with both figures, if it does not fit.
     """
     limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
     extra = rows * ROW_BYTES + buffers_bytes
-    parts = (
+    needs = (
         f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
     )
     less = ", or replay less with --limit" if rows else ""
     if limit not in (resource.RLIM_INFINITY, -1) and PROCESS_ADDRESS_BYTES + extra > limit:
         raise OutOfMemory(
             f"the replay needs about {format_bytes(PROCESS_ADDRESS_BYTES + extra)} of address space"
-            f" ({parts}), but this process may have {format_bytes(limit)} (ulimit -v); raise that"
+            f" ({needs}), but this process may have {format_bytes(limit)} (ulimit -v); raise that"
             f" limit{less}"
         )
     if available is not None and PROCESS_BYTES + extra > available:
         raise OutOfMemory(
-            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({parts}), but"
+            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({needs}), but"
             f" only {format_bytes(available)} is available; free some{less}"
         )

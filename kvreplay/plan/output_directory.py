@@ -1,4 +1,4 @@
-"""The directory that results are written to: whether it may be used, made, cleared of old runs."""
+"""The output directory of results: check it, create it, and clear it of old runs."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def check_output(path: Path, *, is_forced: bool) -> None:
     cut_off = next((run for run in (path, *sorted(path.glob("*/"))) if is_unrecovered(run)), None)
     if cut_off is not None and not is_forced:
         raise DeviceError(
-            f"{cut_off} holds a run that is in progress or was killed; run kvreplay recover"
+            f"{cut_off} has a run that is in progress or was killed; run kvreplay recover"
             f" {cut_off}, or name another directory with -o, or add --force"
         )
     if is_forced or not any(path.iterdir()):
         return
     if _is_run(path):
         raise DeviceError(
-            f"{path} holds a finished run; name another directory with -o, or add --force to"
+            f"{path} has a finished run; name another directory with -o, or add --force to"
             " replace it"
         )
     raise DeviceError(
-        f"{path} is not empty and holds no kvreplay run; name another with -o, or add --force"
+        f"{path} is not empty and has no kvreplay run; name another with -o, or add --force"
     )
 
 
@@ -61,15 +61,15 @@ def _is_run(path: Path) -> bool:
     )
 
 
-def remove_stale(path: Path, kept: Collection[str]) -> None:
-    """Remove runs of ours below `path`, of an earlier series, that no new one of `kept` will
-    replace.
+def remove_stale(path: Path, new_names: Collection[str]) -> None:
+    """Remove kvreplay's runs of an earlier series below `path`, except those in `new_names`.
 
-    Only files that a run consists of go; a directory goes if nothing is left in it.
+    The new series replaces the latter. Only a run's own files are removed, and then the directory
+    if it is empty.
     """
     for entry in sorted(path.glob("*/")):
         if (
-            entry.name in kept
+            entry.name in new_names
             or entry.is_symlink()
             or not (entry / RUN_FILE).is_file()
             or not _is_run(entry)
@@ -81,7 +81,7 @@ def remove_stale(path: Path, kept: Collection[str]) -> None:
 
 
 def make_directory(path: Path, manifest: str) -> None:
-    """Make `path`, and remove an old `manifest` from it: it must not stand beside new results."""
+    """Create `path`, and remove an old `manifest` from it, which must not lie beside new results."""
     try:
         path.mkdir(exist_ok=True)
         (path / manifest).unlink(missing_ok=True)
@@ -96,15 +96,15 @@ def remove_empty(path: Path) -> None:
 
 
 @contextmanager
-def forgotten(output: Path, made: Collection[Path] = ()) -> Iterator[None]:
-    """Remove the traces `made` where a replay raises, and `output` if that empties it.
+def forgotten(output: Path, traces: Collection[Path] = ()) -> Iterator[None]:
+    """Remove `traces`, and `output` if it is empty then, if the replay raises an error.
 
-    The next try may need it.
+    Otherwise they would be in the way of the next attempt.
     """
     try:
         yield
     except KvError:
-        for trace in made:
+        for trace in traces:
             trace.unlink(missing_ok=True)
             objects_path(trace).unlink(missing_ok=True)
         remove_empty(output)

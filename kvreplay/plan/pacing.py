@@ -1,15 +1,15 @@
-"""When an operation may start.
+"""The times at which operations may start, and repeats of a trace.
 
-At once (closed loop), or at its time in the trace (open loop); and repeats of a trace.
+In a closed loop, an operation starts as soon as the queue depth and its dependencies allow. In an
+open loop, it is due at its time in the trace. Due times are absolute, counted from the run's start,
+so that one late operation delays no other.
 
-Deadlines are absolute, counted from the run's start, so that one late operation delays no other.
-
-`Repeated` plays a trace again and again as one longer trace, for a run whose length is set by the
-clock. A repeat works on the same objects, as fio's time_based does on its files: what it reads lies
-there, what it writes replaces what the repeat before left, what it deletes is gone until a write
-brings it back. Only the last delete of an object that the trace reads before it writes it is left
-out, so that the next repeat finds it. Requests of a repeat are requests of its own, and its times
-go on from the repeat before.
+`Repeated` plays a trace several times as one longer trace, for a run of a given duration. A repeat
+uses the same objects, as fio's time_based does with its files: its reads find the objects, its
+writes replace the versions of the repeat before, and deleted objects are absent until they are
+written. If the trace reads an object before it writes it, the object's last delete is left out, so
+that the next repeat finds it. Each repeat has request ids of its own, and its times continue those
+of the repeat before.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ from kvtrace.core.statistics import gap_ns
 from kvtrace.core.tables import Reader
 
 KEPT_PACE_FRACTION = 0.01
-"""An open loop kept pace if no more than this part of its operations was late."""
+"""An open loop kept pace if at most this fraction of its operations was late."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pacer:
-    """When operations start, of a run that is an open loop if it has a speed."""
+    """The start times of operations; the run is an open loop if it has a speed."""
 
     speed: float | None = None
-    """How much faster than the trace.
-
-    Null in a closed loop: as soon as queue and dependencies let them.
-    """
+    """Factor by which the replay is faster than the trace; None in a closed loop."""
 
     @property
     def name(self) -> str:
@@ -53,7 +50,7 @@ class Pacer:
             return None
         with np.errstate(
             over="ignore", invalid="ignore"
-        ):  # at the least speeds: what no run comes to
+        ):  # at very low speeds, times overflow that no run reaches
             return (
                 ts_ns
                 if self.speed == 1.0
@@ -62,7 +59,7 @@ class Pacer:
 
 
 def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
-    """Return the pacer that the options ask for: open loop if a speed is given, else closed."""
+    """Return the pacer by the options: an open loop if a speed is given, else a closed loop."""
     if speed is None:
         return Pacer()
     if as_fast_as_possible:
@@ -75,7 +72,7 @@ def choose(*, speed: float | None, as_fast_as_possible: bool) -> Pacer:
 
 
 TOGETHER = 1 << 16
-"""Rows: a shorter trace is read once, and several of its repeats are one batch."""
+"""A trace with fewer rows is read once, and several of its repeats form one batch."""
 
 
 class Repeated(Reader):
@@ -86,8 +83,8 @@ class Repeated(Reader):
     ) -> None:
         """Repeat the first `rows` rows of `reader` `repeats` times.
 
-        `last_deletes` are the rows of the last deletes of objects that the next repeat reads: no
-        repeat has them.
+        `last_deletes` are the rows of the last deletes of objects that the next repeat reads. No
+        repeat performs them.
         """
         self.path, self.table, self.extras, self.meta = (
             reader.path,
@@ -96,7 +93,7 @@ class Repeated(Reader):
             reader.meta,
         )
         self.rows, self.once = rows, reader
-        """How many rows are repeated, and the reader of them."""
+        """The number of rows that are repeated, and their reader."""
         self.left_out = np.zeros(rows, bool)
         """Whether each of the repeated rows is left out."""
         self.left_out[np.asarray(last_deletes, np.int64)] = True
@@ -110,47 +107,45 @@ class Repeated(Reader):
                 request, int(batch.column("request_id").fill_null(-1).to_numpy().max(initial=-1))
             )
         self.period_ns = int(last_ns.max(initial=0)) + max(1, gap_ns(square_gaps, span_ns))
-        """From the start of one repeat to that of the next.
+        """Time from the start of one repeat to the start of the next.
 
-        The last row's time, and a gap such as those before it.
+        It is the last row's time plus a typical gap between rows.
         """
         self.requests = request + 1
-        """The request ids of each repeat are this much higher than those of the repeat before."""
-        part = (reader.meta.source or {}).get("part")
-        if isinstance(part, dict) and rows == reader.meta.rows:
-            # Other ranks repeat the other parts, in step.
-            self.period_ns = int(part.get("period_ns", self.period_ns))
-            self.requests = int(part.get("requests", self.requests))
-        self.repeats = max(
-            1, min(repeats, MOST // self.period_ns)
-        )  # fewer where times would not fit
+        """Difference between the request ids of a repeat and those of the repeat before."""
+        partition = (reader.meta.source or {}).get("part")
+        if isinstance(partition, dict) and rows == reader.meta.rows:
+            # Other ranks repeat the other parts of the trace, with the same period.
+            self.period_ns = int(partition.get("period_ns", self.period_ns))
+            self.requests = int(partition.get("requests", self.requests))
+        self.repeats = max(1, min(repeats, MOST // self.period_ns))  # fewer if times would overflow
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all repeats, times and requests counted on."""
+        """Yield the rows of all repeats, with continued times and request ids."""
         if self.rows > TOGETHER:
             for repeat in range(self.repeats):
                 for batch in _first(self.once, columns, self.rows):
-                    yield self._moved(batch, np.full(batch.num_rows, repeat))
+                    yield self._shifted(batch, np.full(batch.num_rows, repeat))
             return
         once = pa.Table.from_batches(list(_first(self.once, columns, self.rows)))
-        most = TOGETHER // self.rows
-        for start in range(0, self.repeats, most):
-            repeats = np.arange(start, min(start + most, self.repeats))
-            some = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
-            yield self._moved(some.to_batches()[0], np.repeat(repeats, self.rows))
+        repeats_per_batch = TOGETHER // self.rows
+        for start in range(0, self.repeats, repeats_per_batch):
+            repeats = np.arange(start, min(start + repeats_per_batch, self.repeats))
+            table = once.take(np.tile(np.arange(self.rows), len(repeats))).combine_chunks()
+            yield self._shifted(table.to_batches()[0], np.repeat(repeats, self.rows))
 
     def file_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the file that `rows` are, the same ones in each repeat."""
         return np.asarray(self.once.file_rows(rows % self.rows))
 
-    def _moved(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
-        """Return a batch with the rows of these repeats."""
-        for name, by in (("ts_ns", self.period_ns), ("request_id", self.requests)):
-            at = batch.schema.get_field_index(name)
-            if at >= 0:
-                field = batch.schema.field(at)
-                moved = pc.add(batch.column(at), pa.array(repeat * by, field.type))
-                batch = batch.set_column(at, field, moved)
+    def _shifted(self, batch: pa.RecordBatch, repeat: np.ndarray) -> pa.RecordBatch:
+        """Return `batch` with its times and request ids shifted to `repeat`, by row."""
+        for name, step in (("ts_ns", self.period_ns), ("request_id", self.requests)):
+            index = batch.schema.get_field_index(name)
+            if index >= 0:
+                field = batch.schema.field(index)
+                shifted = pc.add(batch.column(index), pa.array(repeat * step, field.type))
+                batch = batch.set_column(index, field, shifted)
         return batch
 
 

@@ -1,8 +1,8 @@
 """The options of a replay: each option once, with its name, type, default and meaning.
 
-A command takes `Config` as a group of options, so that what it says of an option in --help is what
-a field of the configuration means. Only what --help needs is loaded here; `limits.py` checks what
-was asked.
+A command takes `Config` as a group of options, so that the help text of an option is also the
+description of the configuration's field. This module loads only what --help needs; `limits.py`
+checks the values.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     cpu_p95: str = "150ms"
     hit_rate: float = 0.3
     storage_bandwidth: str = "0"
-    """Bytes a second, read and written together, that must be exceeded."""
+    """Bytes per second, read and written together, that must be exceeded."""
     qos_interactive: Targets = Targets("50ms", "100ms", "150ms", "200ms")
-    """What the percentiles of a class's requests must not exceed."""
+    """Maximum percentiles of a class's requests."""
     qos_responsive: Targets = Targets("100ms", "200ms", "350ms", "500ms")
     qos_batch: Targets = Targets("1s", "5s", "7500ms", "10s")
 
@@ -65,12 +65,12 @@ class Criteria(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 def read_criteria(path: Path) -> Criteria:
     """Read the thresholds from the TOML file `path`; ConfigError for a bad value."""
-    # Loaded for a file alone: --help needs none of it.
+    # Loaded only for a file, because --help does not need it.
     from kvtrace.core.config import load_toml, to_struct
 
     criteria = to_struct(load_toml(path), Criteria, str(path))
     try:
-        of_classes = [
+        targets_text = [
             text
             for targets in criteria.targets.values()
             for text in msgspec.structs.astuple(targets)
@@ -79,7 +79,7 @@ def read_criteria(path: Path) -> Criteria:
             criteria.storage_read_p95,
             criteria.storage_write_p95,
             criteria.cpu_p95,
-            *of_classes,
+            *targets_text,
         ):
             parse_duration_ns(text)
         parse_bytes(criteria.storage_bandwidth)
@@ -130,11 +130,11 @@ class Config:
     Paths, separated by commas, or one of NAMED with options after a colon.
     """
     is_kept: bool = False
-    """Leave the object files."""
+    """Whether object files stay after the run."""
     is_taking_over: bool = False
-    """Objects to be written before the run reuse files of the same length that the run before left.
+    """Whether objects to be written before the run reuse files of the same length of a run before.
 
-    Other data.
+    Their data is then not the objects' own.
     """
     is_as_fast_as_possible: bool = option(
         "Closed loop: trace times are ignored. The default without --speed.",
@@ -324,7 +324,7 @@ class Config:
 
     @property
     def depth(self) -> int:
-        """I/Os in flight at most; the closed loop's default if not given."""
+        """The maximum number of I/Os in flight; the closed loop's default if not given."""
         return CLOSED_LOOP_DEPTH if self.queue_depth is None else self.queue_depth
 
     @property

@@ -1,9 +1,7 @@
-"""The structs of the engine's headers, calls, and the rows of a plan.
+"""The structs of the engine's headers, and the ring of rows of a plan.
 
-A row has its operation and its result.
-
-A ring of them holds only the rows under way at once, however long the trace; `replay.h` explains
-each field.
+A row has an operation and its result. The ring contains only the rows that are in progress at once,
+however long the trace is. `replay.h` explains each field.
 """
 
 from __future__ import annotations
@@ -31,22 +29,23 @@ SKIPPED, CORRUPT = recorded.SKIPPED, recorded.CORRUPT
 VERSION_BEFORE, VERSION_MIXED, VERSION_NEVER = 0, -2, -3
 """Special values of `version`.
 
-The data from before the run; several versions, which are in a list; data that was never written.
+They stand for data from before the run, for several versions, which are in a list, and for data
+that was never written.
 """
 ROW = REPLAY.dtype("Row")
-FEWEST, WINDOW_ROWS = 1 << 10, 1 << 16
-"""Rows in memory at once: at least, and of a plan of any length at most."""
+MIN_ROWS, WINDOW_ROWS = 1 << 10, 1 << 16
+"""Minimum and maximum number of rows in memory at once."""
 
 
 class RowRing:
     """A ring of rows.
 
-    The loader lays them, an engine ends them, and whoever hands them on gives their places back.
+    The loader lays rows, the engine ends them, and the feed hands them on and frees their entries.
     """
 
     def __init__(self, total: int, window: int = WINDOW_ROWS) -> None:
-        """Make room for a plan of `total` rows, `window` (a power of two) of them at once."""
-        size = FEWEST
+        """Allocate a ring for a plan of `total` rows, of which `window` (a power of two) fit."""
+        size = MIN_ROWS
         while size < min(total, window):
             size *= 2
         self.ring: np.ndarray = np.zeros(size, ROW)
@@ -59,7 +58,7 @@ class RowRing:
         `trace_row` counts up unless it is given; `due_ns` is NONE in a closed loop.
         """
         total = np.size(columns["op"])
-        row_ring = cls(total, max(total, FEWEST))
+        row_ring = cls(total, max(total, MIN_ROWS))
         rows = row_ring.ring[:total]
         rows["trace_row"] = np.arange(total)
         for name in ("request", "stage", "stream", "due_ns"):

@@ -1,4 +1,4 @@
-"""Which paths a replay may write to: never the system's, and no directory with others' files."""
+"""Check that a replay may write to a path: not the system's, and no directory of foreign files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from kvtrace.core.errors import DeviceError
 
 SCRATCH, MEASURED = "kvreplay-scratch", "kvreplay-drive.dat"
-"""In a target: where objects lie as files, and what a drive is measured by."""
+"""Names in a target: the folder of object files, and the file by which a drive is measured."""
 # Nothing in or below these is a place for benchmark data …
 _SYSTEM_TREES = (
     "/bin",
@@ -26,7 +26,7 @@ _SYSTEM_TREES = (
     "/sys",
     "/usr",
 )
-# … and these hold others' files, but a directory below may be ours.
+# … and these have files of others, but a directory below may be ours.
 _SYSTEM_PATHS = {
     *("/", "/dev/shm", "/home", "/media", "/mnt"),  # noqa: S108 - to be refused
     *("/opt", "/root", "/srv", "/tmp"),  # noqa: S108 - to be refused
@@ -40,9 +40,9 @@ _OF_RANKS = re.compile(r"rank-\d{4,}")
 def check_target(path: Path, *, is_shared: bool = False) -> Path:
     """Return `path` resolved if a replay may write there.
 
-    DeviceError, saying what would do, if not.
+    With `is_shared`, folders of ranks may be there.
 
-    Where it `is_shared`, directories that ranks made there are no obstacle.
+    DeviceError, with a remedy, if it may not.
     """
     if not path.exists():
         if path.is_relative_to("/dev"):
@@ -51,15 +51,13 @@ def check_target(path: Path, *, is_shared: bool = False) -> Path:
     resolved = path.resolve()
     mode = resolved.stat().st_mode
     if stat.S_ISBLK(mode):
-        raise DeviceError(
-            f"{path} is a block device, where a directory is wanted; name a directory"
-        )
+        raise DeviceError(f"{path} is a block device, but a directory is needed; name a directory")
     if not stat.S_ISDIR(mode):
         raise DeviceError(f"{path} is not a directory; name an empty directory, ram or null")
     if str(resolved) in _SYSTEM_PATHS or resolved == Path.home() or is_system_path(resolved):
         raise DeviceError(f"{path} is a system path; name an empty directory made for the replay")
-    there = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
-    foreign = sorted(name for name in there if not (is_shared and _OF_RANKS.fullmatch(name)))
+    names = set(os.listdir(resolved)) - _NOT_DATA  # noqa: PTH208 - names, not paths
+    foreign = sorted(name for name in names if not (is_shared and _OF_RANKS.fullmatch(name)))
     if foreign:
         raise DeviceError(
             f"{path} is not empty ({foreign[0]}{' and more' if len(foreign) > 1 else ''}) and not"

@@ -10,15 +10,13 @@ from kvtrace.core.errors import ConfigError
 STORAGE = "nvme"
 """The tier that stands for the storage under test in the presets."""
 NAMED = ("ram", "gpu", "sim", "null")
-"""Targets that are no path; a directory of such a name is written ./ram."""
+"""Targets that are not paths; a directory of such a name is written ./ram."""
 
 
 def named(target: str) -> tuple[str, dict[str, str]] | None:
     """Split a target that is one of NAMED from its options (`sim:latency=10us,bandwidth=7GB`).
 
-    None for a path.
-
-    A model that is a file is the option `drive`.
+    Return None for a path. The file of `sim:drive.json` becomes the option `drive`.
     """
     name, _, options_text = target.partition(":")
     if name not in NAMED:
@@ -39,7 +37,7 @@ def named(target: str) -> tuple[str, dict[str, str]] | None:
 
 
 FILE_SUFFIX = ".dat"
-"""A path that is not there yet is to be one file if it ends in this, else a directory."""
+"""A path that does not exist yet stands for one file if it ends in this, else for a directory."""
 
 
 def tier_indices(

@@ -1,9 +1,10 @@
-"""The part of a trace that is replayed: read once to know what it needs, then again to replay it.
+"""The window of a trace that is replayed, read twice.
 
-The first pass follows the objects of each tier: a replay of a window reads what was written before
-it, which must be written first, and tiers must have space for all live objects. The second lays
-rows into the ring that the engine replays from (`Loader`). Neither keeps more than what the tiers
-hold. `Asked` is the table of requests that `kvtrace gen --requests-out` writes beside a trace.
+The first pass follows the objects of each tier (`PlanSurvey`). A window reads objects that were
+written before it, and these must be written first. Tiers must have space for all live objects. The
+second pass lays rows into the ring from which the engine replays (`Loader`). The memory of both
+passes grows only with the number of live objects. `RequestTable` is the table of requests that
+`kvtrace gen --requests-out` writes beside a trace.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ COLUMNS = (
     "stage",
 )
 BATCH_ROWS = 1 << 14
-"""A reader's batch has no more rows."""
+"""Maximum number of rows of a reader's batch."""
 MAX_WINDOW_ROWS = 2**31 - 2
 """Limit of the rows of a plan: versions are row numbers of 32 bits."""
 MAX_OBJECT_ID = 2**31 - 2
@@ -56,7 +57,7 @@ _TYPES = {"op": "i1", "tier": "i1", "phase": "i1", "stage": "i4", "stream": "i2"
 """Types of a batch's columns, as in the trace contract; all others have 64 bits."""
 _UNBOUND = np.iinfo(np.int64).max
 _AHEAD = 2
-"""Items that are read before they are wanted, at most."""
+"""Maximum number of items that are read before they are needed."""
 _EARLIER, _LARGE_ID, _UNNAMED, _STAGE_FALLS = 1, 2, 3, 4
 
 
@@ -68,13 +69,14 @@ def among(*phases: Phase) -> np.ndarray:
 IS_COPY, IS_BULK = among(Phase.PROMOTE, Phase.STORE, Phase.DEMOTE), among(Phase.SAVE, Phase.RESTORE)
 """Properties by phase code.
 
-Whether a write copies data of another tier; whether a row saves or restores a checkpoint.
+They tell whether a write copies data of another tier, and whether a row saves or restores a
+checkpoint.
 """
 IS_LOAD = among(Phase.LOAD, Phase.RETRIEVE)
 """Whether a read of each phase loads cached KV for its request."""
 _EVICT = enum_code(TRACE, "phase", Phase.EVICT)
 KIND, SPAN, RESIDENT = map(REPLAY.dtype, ("Kind", "Span", "Resident"))
-"""Structs of plan.h; `end_bytes` of KIND is the end of the last byte that is touched."""
+"""Structs of plan.h; `end_bytes` of KIND is the end of the highest byte read or written."""
 _OPS = len(Op)
 _FIRST, _AGAIN, _GROWN = range(3)
 _take = function("survey_take", int, StructAt, StructAt, int)
@@ -115,11 +117,11 @@ class Intake:
         *,
         is_done: bool,
     ) -> None:
-        """Take rows of the tiers in `targets`, but those `left_out` (bool a row of what is
-        repeated).
+        """Take rows of the tiers in `targets`, except those that are `left_out`.
 
-        `padding` is by tier, in bytes. In a trace of what was done already (`is_done`), nothing is
-        left out.
+        `padding` is the alignment of each tier, in bytes. `left_out` has a bool for each row of a
+        repeated trace. With `is_done` the trace records operations that were performed already, and
+        all its rows are taken.
         """
         self.padding = np.array(padding, np.int64)
         self._skipped = np.zeros(len(padding), np.int64)
@@ -143,14 +145,12 @@ class Intake:
 
     @property
     def skipped(self) -> dict[int, int]:
-        """Rows of each tier without a target."""
+        """The number of rows of each tier without a target."""
         return {tier: int(rows) for tier, rows in enumerate(self._skipped) if rows}
 
 
 class Batch:
-    """Some rows as NumPy arrays by the contract's names, nulls as -1, which native code takes one
-    after the other.
-    """
+    """A batch of rows for native code: NumPy arrays by column name, with -1 for null."""
 
     def __init__(self, columns: dict[str, np.ndarray]) -> None:
         self.columns = columns
@@ -163,29 +163,25 @@ class Batch:
         names: tuple[str, ...],
         due_ns: Callable[[np.ndarray], np.ndarray | None] | None = None,
     ) -> Batch:
-        """Return the columns `names` of an Arrow batch, and when its rows are due, in an open loop."""
+        """Return the columns `names` of an Arrow batch, and in an open loop the due times."""
         columns = {name: numbers(batch.column(name), _TYPES.get(name, "i8")) for name in names}
-        due = None if due_ns is None else due_ns(columns["ts_ns"])
-        return cls(columns if due is None else columns | {"due_ns": due})
+        due_times = None if due_ns is None else due_ns(columns["ts_ns"])
+        return cls(columns if due_times is None else columns | {"due_ns": due_times})
 
     def check(self, intake: Intake, reader: Reader) -> None:
-        """Raise TraceError if native code found a row that cannot be replayed in a batch of
-        `reader`.
-        """
-        fault, at = intake.struct.fault, self.struct.at
+        """Raise TraceError if native code found a row of `reader` that cannot be replayed."""
+        fault, index = intake.struct.fault, self.struct.at
         if not fault:
             return
         column = {_EARLIER: "ts_ns", _STAGE_FALLS: "stage"}.get(fault, "object_id")
-        value, again = self.columns[column][at], "run kvtrace validate on this trace"
+        value, advice = self.columns[column][index], "run kvtrace validate on this trace"
         message = {
-            _EARLIER: f"{value}: earlier than the row before it; {again}",
+            _EARLIER: f"{value}: earlier than the row before it; {advice}",
             _LARGE_ID: f"{value}: an object id is at most {MAX_OBJECT_ID}",
-            _UNNAMED: (
-                f"object {value} is not in the objects table, whose keys say on which drive it lies"
-            ),
+            _UNNAMED: (f"object {value} is not in the objects table, whose keys select the drives"),
             _STAGE_FALLS: (
-                f"{value}: request {self.columns['request_id'][at]} was in a later stage before;"
-                f" {again}"
+                f"{value}: request {self.columns['request_id'][index]} was in a later stage before;"
+                f" {advice}"
             ),
         }
         row = int(reader.file_rows(np.array([intake.struct.rows]))[0])
@@ -217,17 +213,16 @@ class TraceSource:
             + ("stream",) * ("stream" in reader.extras)
             + ("node",) * (limit.node is not None)
         )
-        self._kept: list[pa.RecordBatch] | None = None
+        self._cached: list[pa.RecordBatch] | None = None
         self._is_read = False
 
     def intake(self) -> Intake:
-        """Return a new selection of rows, at the first."""
+        """Return a new selection of rows, which begins at the first row."""
         left_out = self.reader.left_out if isinstance(self.reader, Repeated) else None
         return Intake(self.padding, self._alignments, self.limit, left_out, is_done=self._is_done)
 
-    def each(self, intake: Intake, take: Callable[[Batch], None]) -> None:
-        """Pass the batches to `take`, with the rows that `intake` selects, until the selection is
-        complete.
+    def for_each_batch(self, intake: Intake, take: Callable[[Batch], None]) -> None:
+        """Pass the batches to `take` until the selection of `intake` is complete.
 
         TraceError for a row that cannot be replayed.
         """
@@ -240,20 +235,20 @@ class TraceSource:
                     return
 
     def batches(self) -> Generator[pa.RecordBatch]:
-        """Yield the batches; those left out in the first pass are not read again."""
-        if self._kept is not None:
-            yield from self._kept
+        """Yield the batches; those of a short trace are cached in the first pass."""
+        if self._cached is not None:
+            yield from self._cached
             return
-        kept: list[pa.RecordBatch] = []
+        cached: list[pa.RecordBatch] = []
         rows = 0
         with closing(ahead(self.reader.batches(self.names))) as batches:
             try:
                 for batch in batches:
                     rows += batch.num_rows
-                    kept = [*kept, batch] if rows <= WINDOW_ROWS and not self._is_read else []
+                    cached = [*cached, batch] if rows <= WINDOW_ROWS and not self._is_read else []
                     yield batch
             finally:
-                self._kept = kept if rows <= WINDOW_ROWS and not self._is_read else None
+                self._cached = cached if rows <= WINDOW_ROWS and not self._is_read else None
                 self._is_read = True
 
 
@@ -277,35 +272,29 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Residency:
-    """The liveness of objects through the replayed rows, a tier and an object at a time."""
+    """The liveness of objects through the replayed rows; objects of different tiers differ."""
 
     populate_tier: np.ndarray
-    """int8 an object to write first: its tier."""
+    """Tiers of the objects that must be written before the run (int8)."""
     populate_object: np.ndarray
-    """int64 an object to write first."""
+    """Ids of these objects (int64)."""
     populate_bytes: np.ndarray
-    """int64: how long it must be."""
+    """Required lengths of these objects (int64)."""
     absent_deletes: int
-    """How many rows delete an object that is not in the tier."""
+    """Number of rows that delete an object that is not in the tier."""
     lost_read: tuple[int, int, int] | None
-    """Row, tier and object of the first read of bytes that nothing wrote since a delete.
+    """Row, tier and object of the first read of bytes that were deleted and not rewritten.
 
-    Null if there is none
+    None if there is none.
     """
     peak_bytes: list[int]
-    """The most live bytes of each tier, padded, the populated ones included."""
+    """Maximum live bytes of each tier, padded, populated objects included."""
     drive_peak_bytes: list[list[int]]
-    """For each drive of each tier, with every object as long as it will get.
-
-    This space must be free there.
-    """
+    """Space that each drive of each tier needs: its peak with every object at its final length."""
     grown: list[dict[int, int]]
-    """By tier: the maximum length of each object that later writes extend."""
+    """By tier: the final length of each object that later writes extend."""
     last_deletes: np.ndarray
-    """int64.
-
-    The last row of an object that must be written first, where that deletes it; in their order.
-    """
+    """Rows that delete a populated object without a later row on it (int64), in their order."""
 
 
 class PlanSurvey:
@@ -317,27 +306,33 @@ class PlanSurvey:
         self._tables = {
             tier: np.ascontiguousarray(drive_of, np.int16) for tier, (drive_of, _) in shared.items()
         }
-        self._base, self._now, self._most = np.zeros((3, self._starts[-1]), np.int64)
+        self._base, self._now, self._peak = np.zeros((3, self._starts[-1]), np.int64)
         self._kinds, self._placed = np.zeros((tiers, _OPS), KIND), np.zeros(tiers, bool)
-        self._known = [
+        self._drive_tables = [
             np.array(self._starts[:-1], np.int64),
             np.array([len(self._tables.get(tier, ())) for tier in range(tiers)], np.int64),
             np.array([address(self._tables.get(tier)) for tier in range(tiers)], np.int64),
         ]
-        arrays = (self._base, self._now, self._most, *self._known, self._kinds, self._placed)
+        arrays = (self._base, self._now, self._peak, *self._drive_tables, self._kinds, self._placed)
         self.struct = REPLAY.struct("Survey")(tiers, self._starts[-1], *map(address, arrays))
         self.struct.last_row = self.struct.last_ns = self.struct.lost_row = -1
 
-    def take(self, batch: Batch, intake: Intake, which: int = _FIRST) -> None:
-        """Take the next rows, in the pass `which`."""
-        _take(ctypes.addressof(self.struct), intake.struct, batch.struct, which)
+    def take(self, batch: Batch, intake: Intake, survey_pass: int = _FIRST) -> None:
+        """Take the next rows, in the pass `survey_pass`."""
+        _take(ctypes.addressof(self.struct), intake.struct, batch.struct, survey_pass)
 
     def facts(self) -> Facts:
         """Return the counts of the survey."""
-        of = self.struct
+        struct = self.struct
         placed = tuple(np.flatnonzero(self._placed).tolist())
         return Facts(
-            of.planned, self._kinds, of.last_row, of.last_ns, placed, bool(of.is_bulk), of.objects
+            struct.planned,
+            self._kinds,
+            struct.last_row,
+            struct.last_ns,
+            placed,
+            bool(struct.is_bulk),
+            struct.objects,
         )
 
     def residency(self, source: TraceSource) -> Residency:
@@ -345,50 +340,50 @@ class PlanSurvey:
 
         Rows are read again from `source` if another pass is needed.
         """
-        of = self.struct
-        lost = None if of.lost_row < 0 else (of.lost_row, of.lost_tier, of.lost_object)
-        if of.is_late:
-            self._again(source, _AGAIN)
-        peaks = (self._base + self._most)[: of.tiers].tolist()
-        if of.has_grown:
-            self._again(source, _GROWN)
-        drive_peaks = (self._base + self._most).tolist()
-        found = self._found()
-        tier, object_id, is_needed = (
-            found["key"] >> 32,
-            found["key"] & 0xFFFFFFFF,
-            found["needed_bytes"] > 0,
+        struct = self.struct
+        lost = (
+            None if struct.lost_row < 0 else (struct.lost_row, struct.lost_tier, struct.lost_object)
         )
-        grown: list[dict[int, int]] = [{} for _ in range(of.tiers)]
-        for at in np.flatnonzero(found["longest_bytes"]).tolist():
-            grown[int(tier[at])][int(object_id[at])] = int(found["longest_bytes"][at])
+        if struct.is_late:
+            self._repeat_pass(source, _AGAIN)
+        peaks = (self._base + self._peak)[: struct.tiers].tolist()
+        if struct.has_grown:
+            self._repeat_pass(source, _GROWN)
+        drive_peaks = (self._base + self._peak).tolist()
+        residents = self._residents()
+        tier, object_id = residents["key"] >> 32, residents["key"] & 0xFFFFFFFF
+        is_needed = residents["needed_bytes"] > 0
+        grown: list[dict[int, int]] = [{} for _ in range(struct.tiers)]
+        for index in np.flatnonzero(residents["longest_bytes"]).tolist():
+            longest_bytes = int(residents["longest_bytes"][index])
+            grown[int(tier[index])][int(object_id[index])] = longest_bytes
         return Residency(
             tier[is_needed].astype(np.int8),
             object_id[is_needed],
-            found["needed_bytes"][is_needed],
-            of.absent,
+            residents["needed_bytes"][is_needed],
+            struct.absent,
             lost,
             peaks,
             [drive_peaks[a:b] for a, b in pairwise(self._starts)],
             grown,
-            np.sort(found["last_row"][is_needed & (found["is_gone"] > 0)]),
+            np.sort(residents["last_row"][is_needed & (residents["is_gone"] > 0)]),
         )
 
-    def _again(self, source: TraceSource, which: int) -> None:
+    def _repeat_pass(self, source: TraceSource, which: int) -> None:
         intake = source.intake()
         _begin_again(ctypes.addressof(self.struct), intake.struct, which == _GROWN)
-        source.each(intake, lambda batch: self.take(batch, intake, which))
+        source.for_each_batch(intake, lambda batch: self.take(batch, intake, which))
 
-    def _found(self) -> np.ndarray:
-        """Return RESIDENT, by tier and object, of objects that are needed first, or grow."""
+    def _residents(self) -> np.ndarray:
+        """Return structs RESIDENT, by tier and object, of objects to populate or that grow."""
         if not self.struct.residents.used:
             return np.zeros(0, RESIDENT)
         items = ctypes.c_char * (self.struct.residents.used * RESIDENT.itemsize)
         every = np.frombuffer(items.from_address(self.struct.residents.item), RESIDENT)
-        found = every[
+        residents = every[
             (every["key"] >= 0) & ((every["needed_bytes"] > 0) | (every["longest_bytes"] > 0))
         ]
-        return found[np.argsort(found["key"])]
+        return residents[np.argsort(residents["key"])]
 
     def close(self) -> None:
         """Free the memory."""
@@ -403,21 +398,19 @@ class ColdTraceError(ConfigError):
 class Later(Reader):
     """Reads the rows of a trace from a later time on, as a trace of its own that begins then.
 
-    What its rows read or delete before they write it lay there when it began: it is written before
-    the run. An object that they never touch is not.
+    Objects that its rows read or delete before they write them existed at its begin, and are
+    written before the run. Objects that its rows never use are not.
     """
 
     def __init__(
         self, reader: Reader, text: str, tiers: Collection[int], node: int | None = None
     ) -> None:
-        """Read from the begin of the part that `text` names, of the rows of `node` on `tiers`.
+        """Find the window that `text` describes, by the rows of `node` on `tiers`.
 
-        Its length is `span_ns`.
+        `text` is `from:300s+60s`, `busiest:60s`, or `steady:60s`, which begins when the slowest of
+        the tiers first evicts. The window's length is `span_ns`.
 
-        It is `from:300s+60s`, `busiest:60s` or `steady:60s`: from when the slowest of the tiers
-        evicts on.
-
-        ConfigError if it is none of these, or there is no such part in the trace.
+        ConfigError if it is none of these, or the trace has no such window.
         """
         self.path, self.table, self.extras, self.meta = (
             reader.path,
@@ -427,18 +420,18 @@ class Later(Reader):
         )
         self._reader, self.text, self._node = reader, text, node
         self._first_row = 0
-        """How many rows of the trace are before the part, once they have been read."""
-        kind, _, rest = text.partition(":")
-        begin, _, lasts = rest.rpartition("+")
+        """Number of rows of the trace before the part, once they have been read."""
+        kind, _, times = text.partition(":")
+        begin, _, duration = times.rpartition("+")
         if (
             kind not in ("from", "busiest", "steady")
-            or not lasts
+            or not duration
             or bool(begin) != (kind == "from")
         ):
             raise ConfigError(
                 f"--window {text}: write from:300s+60s, busiest:60s, steady:60s or all"
             )
-        self.span_ns = parse_duration_ns(lasts)
+        self.span_ns = parse_duration_ns(duration)
         if self.span_ns <= 0:
             raise ConfigError(f"--window {text}: it must last more than 0 s")
         if kind == "from":
@@ -457,38 +450,32 @@ class Later(Reader):
         return busiest_begin_ns(moves(), self.span_ns)
 
     def _steady_ns(self, tier: int, text: str) -> int:
-        begin_ns, what, instead = (
-            None,
-            "read or written on",
-            "a longer trace, or a larger tier if it holds no object",
-        )
+        begin_ns = None
+        # The missing event, and the remedy, for the error message.
+        event, remedy = "read or written on", "a longer trace, or a larger tier if it is empty"
         for rows in self._rows("ts_ns", "op", "tier", "phase"):
-            is_own, is_delete, ts_ns = rows["tier"] == tier, rows["op"] == DELETE, rows["ts_ns"]
-            if begin_ns is None and is_own.any():
-                what, instead = (
-                    "evicted from",
-                    "a longer trace or a smaller tier, or --window busiest:60s",
-                )
-            evicts = is_own & is_delete & (rows["phase"] == _EVICT)
+            is_on_tier, is_delete, ts_ns = rows["tier"] == tier, rows["op"] == DELETE, rows["ts_ns"]
+            if begin_ns is None and is_on_tier.any():
+                event = "evicted from"
+                remedy = "a longer trace or a smaller tier, or --window busiest:60s"
+            evicts = is_on_tier & is_delete & (rows["phase"] == _EVICT)
             if begin_ns is None and evicts.any():
-                begin_ns, what = (
-                    int(ts_ns[evicts.argmax()]),
-                    "read or written after the first eviction from",
-                )
-            if begin_ns is not None and (is_own & ~is_delete & (ts_ns >= begin_ns)).any():
+                begin_ns = int(ts_ns[evicts.argmax()])
+                event = "read or written after the first eviction from"
+            if begin_ns is not None and (is_on_tier & ~is_delete & (ts_ns >= begin_ns)).any():
                 return begin_ns
         where = "in this trace" if self._node is None else f"by node {self._node} of this trace"
         raise ColdTraceError(
-            f"--window {text}: nothing is {what} {self.meta.tiers[tier].name} {where}, so that it"
-            f" has no steady state; take {instead}"
+            f"--window {text}: nothing is {event} {self.meta.tiers[tier].name} {where}, so that it"
+            f" has no steady state; take {remedy}"
         )
 
     def _rows(self, *columns: str) -> Iterator[dict[str, np.ndarray]]:
         names = columns if self._node is None else (*columns, "node")
         for batch in self._reader.batches(names):
             rows = Batch.of(batch, names).columns
-            own = slice(None) if self._node is None else rows["node"] == self._node
-            yield {name: rows[name][own] for name in columns}
+            is_selected = slice(None) if self._node is None else rows["node"] == self._node
+            yield {name: rows[name][is_selected] for name in columns}
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Yield its rows, their times counted from its begin."""
@@ -501,10 +488,10 @@ class Later(Reader):
             if earlier_rows:
                 first_row += earlier_rows
                 self._first_row = max(self._first_row, first_row)
-            part = batch.set_column(index, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
-            part = part.slice(earlier_rows)
-            if part.num_rows:
-                yield part if columns is None else part.select(list(columns))
+            shifted = batch.set_column(index, "ts_ns", pc.subtract(ts_ns, self.begin_ns))
+            shifted = shifted.slice(earlier_rows)
+            if shifted.num_rows:
+                yield shifted if columns is None else shifted.select(list(columns))
 
     def file_rows(self, rows: np.ndarray) -> np.ndarray:
         """Return the rows of the file that `rows` of the part are; it has been read up to there."""
@@ -514,11 +501,12 @@ class Later(Reader):
 def part_of(
     text: str | None, reader: Reader, tiers: Collection[int], node: int | None
 ) -> Later | None:
-    """Return the part of a trace that `text`, of --window, asks for, by the rows of `node`.
+    """Return the later part of a trace that --window `text` selects, by the rows of `node`.
 
-    None for all of it.
+    None for the whole trace. STEADIEST selects the steady window if the trace has one, else the
+    whole trace.
 
-    STEADIEST asks for the steady window of a trace that has one. ConfigError as of `Later`.
+    ConfigError as in `Later`.
     """
     if text in (None, ALL):
         return None
@@ -526,15 +514,15 @@ def part_of(
         return Later(reader, text, tiers, node)
     try:
         return Later(reader, STEADIEST.partition(",")[0], tiers, node)
-    except ColdTraceError as why:
-        log(f"note: the whole trace is replayed, from empty tiers on ({why})")
+    except ColdTraceError as error:
+        log(f"note: the whole trace is replayed, from empty tiers on ({error})")
         return None
 
 
 class Loader:
-    """Lays the rows of a trace into a ring, in order, as far as there is space.
+    """Lays the rows of a trace into a ring in order, as far as there is space.
 
-    One thread at a time.
+    Only one thread at a time may use it.
     """
 
     def __init__(
@@ -565,8 +553,8 @@ class Loader:
     ) -> RowRing:
         """Start or restart the second pass; return an empty ring of `window` rows.
 
-        Rows are due as `pacer` says (None: at once). If it `is_verified`, reads have the version
-        that they must find, see `plan_spans` in plan.h.
+        `pacer` gives the due times of rows; without it they are due at once. With `is_verified`,
+        reads have the version that they must find; see `plan_spans` in plan.h.
         """
         self.close()
         self._due_ns = None if pacer is None else pacer.due_ns
@@ -578,8 +566,8 @@ class Loader:
         self._free = weakref.finalize(self, _free_plan, self._plan)
         if is_verified or is_later:
             arrays = zip(self._populated, (np.int8, np.int64, np.int64), strict=True)
-            parts = [np.ascontiguousarray(values, kind) for values, kind in arrays]
-            _populate(self._plan, len(parts[0]), *parts, self._intake.padding)
+            populated = [np.ascontiguousarray(values, kind) for values, kind in arrays]
+            _populate(self._plan, len(populated[0]), *populated, self._intake.padding)
         self.rows = RowRing(self._planned, window)
         return self.rows
 
@@ -590,27 +578,27 @@ class Loader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows are laid."""
+        """True if all rows are laid."""
         return self.laid == self._planned
 
     @property
     def plan_address(self) -> int:
-        """Where native code finds the `Plan`, until `close` or the next `begin`."""
+        """The address of the C struct `Plan`, valid until `close` or the next `begin`."""
         if self._plan is None:
             raise ValueError("the second pass has not begun")
         return self._plan
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of memory for the ring of rows, and for the live objects."""
+        """The memory of the ring of rows and of the state of live objects, in bytes."""
         return int(self.rows.ring.nbytes) + (
             0 if self._plan is None else int(_held_bytes(self._plan))
         )
 
     def load(self, until: int | None = None) -> int:
-        """Lay rows until `until` of the plan are (all, without), or the ring is full.
+        """Lay rows until `until` rows of the plan are laid, or the ring is full.
 
-        Return how many are laid.
+        Without `until`, lay all rows. Return the number of rows laid so far.
 
         TraceError if the trace has changed since the first pass.
         """
@@ -639,7 +627,7 @@ class Loader:
 
     def _changed(self) -> TraceError:
         return TraceError(
-            "it has fewer rows to replay than when it was read first", path=self._source.path
+            "it has fewer rows to replay than in the first pass", path=self._source.path
         )
 
     def _stop_reading(self) -> None:
@@ -648,7 +636,7 @@ class Loader:
         self._reading = self._batch = None
 
     def close(self) -> None:
-        """Stop reading, and free the state of objects; rows that were laid stay."""
+        """Stop reading, and free the state of objects; laid rows stay valid."""
         self._stop_reading()
         self._free()
         self._plan = None
@@ -665,42 +653,41 @@ class TraceWindow:
     is_whole: bool
     """Whether that prefix is the whole trace."""
     span_ns: int
-    """From the trace's start to its last row in the window."""
+    """Time from the trace's start to its last row in the window."""
     skipped_rows: dict[int, int]
-    """Number of rows in the window, by tier without a target."""
+    """Number of rows in the window on each tier without a target."""
     loader: Loader
-    """Lays the rows for the engine."""
+    """The loader of the window's rows."""
     reader: Reader
     """Reader of the trace, or of the part of it that begins later."""
     begin_ns: int | None
-    """When that part begins; null for the trace's start."""
+    """Begin of that part; None for the trace's start."""
     part: str | None
-    """That part, as `--window` names it."""
+    """That part, in the syntax of `--window`."""
 
     @property
     def planned_rows(self) -> int:
-        """How many rows are replayed."""
+        """The number of rows that are replayed."""
         return self.facts.rows
 
-    def say(self) -> None:
-        """Log a description of a later part of a trace.
-
-        Without reads, or writes, a run tells nothing of them.
-        """
+    def log_part(self) -> None:
+        """Log a description of a later part of a trace, and of reads or writes that it lacks."""
         if self.begin_ns is None:
             return
         reads, writes = self.facts.kinds["rows"].sum(axis=0)[[READ, WRITE]].tolist()
         read_bytes, written_bytes = self.facts.kinds["bytes"].sum(axis=0)[[READ, WRITE]].tolist()
-        moved = read_bytes + written_bytes
-        share = f", {read_bytes / moved:.1%} of bytes read" if moved else ""
-        found = (
+        total_bytes = read_bytes + written_bytes
+        share = f", {read_bytes / total_bytes:.1%} of bytes read" if total_bytes else ""
+        description = (
             f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,}"
             f" writes{share}"
         )
         absent = " and no ".join(
             name for name, count in (("reads", reads), ("writes", writes)) if not count
         )
-        log(f"{found}; it has no {absent}: the run has no figures for them" if absent else found)
+        if absent:
+            description += f"; it has no {absent}: the run has no figures for them"
+        log(description)
 
 
 def compile_window(
@@ -712,36 +699,36 @@ def compile_window(
     *,
     is_done: bool = False,
 ) -> TraceWindow:
-    """Return what the prefix of the trace that `limit` admits needs, for tiers with `alignments`
-    (padding, bytes).
+    """Read the trace once, and return the window that `limit` admits, with the space it needs.
 
-    If the limit names a part of the trace, it is a prefix of that. If the trace tells what was done
-    already (`is_done`), it need not make sense: no row of it is left out or refused.
+    `alignments` has the padding of each tier with a target, in bytes. If the limit names a part of
+    the trace, the window is a prefix of that part. With `is_done` the trace records operations that
+    were performed already, and no row is left out or refused.
 
     TraceError for a row that cannot be replayed, by number and column. ConfigError if there are
     more rows than a plan may have.
     """
     _return_freed()
-    part = part_of(limit.part, reader, alignments, limit.node)
-    is_part = part is not None or limit.begin_ns > 0
-    limit = replace(limit, part=None if part is None else part.text)
-    if part is not None:
+    later = part_of(limit.part, reader, alignments, limit.node)
+    is_part = later is not None or limit.begin_ns > 0
+    limit = replace(limit, part=None if later is None else later.text)
+    if later is not None:
         reader, limit = (
-            part,
-            replace(limit, begin_ns=part.begin_ns).within(Limit(span_ns=part.span_ns)),
+            later,
+            replace(limit, begin_ns=later.begin_ns).within(Limit(span_ns=later.span_ns)),
         )
     source = TraceSource(reader, path, alignments, limit, is_done=is_done)
     survey, intake = PlanSurvey(len(source.padding), shared or {}), source.intake()
     try:
-        source.each(intake, lambda batch: survey.take(batch, intake))
+        source.for_each_batch(intake, lambda batch: survey.take(batch, intake))
         residency, facts = survey.residency(source), survey.facts()
     finally:
         survey.close()
-    # Arrow would otherwise keep as much memory for later batches as a window of rows takes.
+    # Arrow would otherwise keep as much memory for later batches as a window of rows needs.
     pa.default_memory_pool().release_unused()
-    taken = intake.struct
+    selection = intake.struct
     if residency.lost_read is not None and not is_done:
-        raise _lost(source, residency.lost_read, taken.rows)
+        raise _lost(source, residency.lost_read, selection.rows)
     if facts.rows > MAX_WINDOW_ROWS:
         raise ConfigError(
             f"{path}: {facts.rows:,} rows to replay, of {MAX_WINDOW_ROWS:,} at most; replay less with"
@@ -749,80 +736,83 @@ def compile_window(
         )
     populated = residency.populate_tier, residency.populate_object, residency.populate_bytes
     loader = Loader(source, facts.rows, populated)
-    is_whole = not (taken.is_full or limit.begin_ns)
-    counted = taken.rows, is_whole, taken.last_ns, intake.skipped
+    is_whole = not (selection.is_full or limit.begin_ns)
+    counted = selection.rows, is_whole, selection.last_ns, intake.skipped
     return TraceWindow(
         residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, limit.part
     )
 
 
 def _lost(source: TraceSource, lost: tuple[int, int, int], rows: int) -> TraceError:
-    """Return that a row (trace row, tier, object) reads what was deleted, in a window of so many
-    rows of the trace.
+    """Return the error that a row reads deleted bytes.
+
+    `lost` has the trace row, the tier and the object; `rows` is the number of the trace's rows in
+    the window.
     """
     row, index, object_id = lost
-    why = "run kvtrace validate on this trace"
+    advice = "run kvtrace validate on this trace"
     if source.limit.node is not None:
-        why = (
+        advice = (
             "another node rewrote it, which --node leaves out; replay all nodes: kvreplay run --mpi"
             " --partition node"
         )
-    elif several := joined(source.reader, [index], rows).get(index):
-        why = (
+    elif instances := shared_instances(source.reader, [index], rows).get(index):
+        advice = (
             f"{source.reader.meta.tiers[index].name} is separate on each node, and one target"
-            f" cannot replace those of {several}: give each node a rank, mpirun -n"
-            f" {to_part(source.reader.meta, index, several)} kvreplay run --mpi --partition node"
+            f" cannot replace those of {instances}: give each node a rank, mpirun -n"
+            f" {ranks_needed(source.reader.meta, index, instances)} kvreplay run --mpi --partition node"
         )
     message = (
-        f"reads object {object_id} after it was deleted from its tier and not written again; {why}"
+        f"reads object {object_id} after it was deleted from its tier and not written again;"
+        f" {advice}"
     )
     file_row = int(source.reader.file_rows(np.array([row]))[0])
     return TraceError(message, path=source.path, row=file_row)
 
 
-def joined(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
-    """Return, of `tiers` that nodes have apart, on how many instances the first `rows` rows lie,
-    where several do.
+def shared_instances(reader: Reader, tiers: Collection[int], rows: int) -> dict[int, int]:
+    """Return, by tier, the number of instances of it that the first `rows` rows use, if several.
 
-    One replay stands for several nodes there: their copies of an object are one.
+    Only those of `tiers` are considered that are separate on each node. One replay on one target
+    stands for all instances, and so treats the nodes' copies of an object as one.
     """
-    each = {t: reader.meta.tiers[t].instance_nodes for t in tiers}
-    apart = {t: nodes for t, nodes in each.items() if nodes is not UNSET}
-    if not apart or "node" not in reader.extras:
+    by_tier = {tier: reader.meta.tiers[tier].instance_nodes for tier in tiers}
+    separate = {tier: nodes for tier, nodes in by_tier.items() if nodes is not UNSET}
+    if not separate or "node" not in reader.extras:
         return {}
-    found: dict[int, set[int]] = {t: set() for t in apart}
+    instances: dict[int, set[int]] = {tier: set() for tier in separate}
     for batch in reader.batches(("tier", "node")):
-        tier, node = (batch.column(name).to_numpy()[:rows] for name in ("tier", "node"))
-        for t, nodes in apart.items():
-            found[t] |= set((np.unique(node[tier == t]) // nodes).tolist())
-        rows -= len(tier)
+        tier_of, node_of = (batch.column(name).to_numpy()[:rows] for name in ("tier", "node"))
+        for tier, nodes in separate.items():
+            instances[tier] |= set((np.unique(node_of[tier_of == tier]) // nodes).tolist())
+        rows -= len(tier_of)
         if rows <= 0:
             break
-    return {t: len(instances) for t, instances in found.items() if len(instances) > 1}
+    return {tier: len(numbers_) for tier, numbers_ in instances.items() if len(numbers_) > 1}
 
 
-def to_part(meta: Metadata, tier: int, here: int) -> int:
-    """Return how many ranks would keep the instances of a tier apart.
+def ranks_needed(meta: Metadata, tier: int, instances: int) -> int:
+    """Return the number of ranks that would give each instance of a tier its own target.
 
-    A trace, or a rank's part of it, has `here`.
+    `instances` is the number of instances that the trace, or a rank's part of it, uses.
     """
-    part = (meta.source or {}).get("part")
-    nodes = part.get("nodes") if isinstance(part, dict) else None
-    apart = meta.tiers[tier].instance_nodes
-    return here if nodes is None or apart is UNSET else len({node // apart for node in nodes})
+    partition = (meta.source or {}).get("part")
+    nodes = partition.get("nodes") if isinstance(partition, dict) else None
+    instance_nodes = meta.tiers[tier].instance_nodes
+    if nodes is None or instance_nodes is UNSET:
+        return instances
+    return len({node // instance_nodes for node in nodes})
 
 
-def populated_rows(residency: Residency, wanted: np.ndarray | slice = slice(None)) -> RowRing:
-    """Return rows that write what the window reads but never wrote, or those `wanted` (bool) of it,
-    as version 0.
-    """
-    objects = residency.populate_object[wanted]
+def populated_rows(residency: Residency, is_selected: np.ndarray | slice = slice(None)) -> RowRing:
+    """Return rows that write the objects to populate, or those `is_selected`, as version 0."""
+    objects = residency.populate_object[is_selected]
     return RowRing.of(
         {
             "op": np.full(len(objects), WRITE, np.int8),
-            "tier": residency.populate_tier[wanted],
+            "tier": residency.populate_tier[is_selected],
             "object_id": objects,
-            "length_bytes": residency.populate_bytes[wanted],
+            "length_bytes": residency.populate_bytes[is_selected],
         }
     )
 
@@ -832,25 +822,25 @@ NO_QOS = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Requests in order of request_id, numpy columns of one length."""
+class RequestTable:
+    """Requests in order of request_id, as numpy columns of one length."""
 
     request_id: np.ndarray
     arrival_ns: np.ndarray
-    """From the start of the trace."""
+    """Time from the start of the trace."""
     input_tokens: np.ndarray
     qos: np.ndarray
-    """int8: codes of the service class; -1 if unknown."""
+    """Codes of the class of service (int8); -1 if unknown."""
 
-    def places(self, request_id: np.ndarray) -> np.ndarray:
+    def indices_of(self, request_id: np.ndarray) -> np.ndarray:
         """Return the index of each of `request_id` (sorted); -1 if absent."""
         if not len(self.request_id):
             return np.full(len(request_id), -1)
-        at = np.minimum(np.searchsorted(self.request_id, request_id), len(self.request_id) - 1)
-        return np.where(self.request_id[at] == request_id, at, -1)
+        index = np.minimum(np.searchsorted(self.request_id, request_id), len(self.request_id) - 1)
+        return np.where(self.request_id[index] == request_id, index, -1)
 
 
-def read_asked(path: Path, trace: Metadata) -> Asked:
+def read_request_table(path: Path, trace: Metadata) -> RequestTable:
     """Return the requests at `path`.
 
     ConfigError unless they are those of the trace with the metadata `trace`.
@@ -861,17 +851,19 @@ def read_asked(path: Path, trace: Metadata) -> Asked:
             f"--requests {path}: from another simulation than the trace; make both with one kvtrace"
             " gen --requests-out"
         )
-    parts: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
+    chunks: list[list[np.ndarray]] = [[np.zeros(0, np.int64)] for _ in _COLUMNS]
     for batch in reader.batches(_COLUMNS):
-        for part, name in zip(parts, _COLUMNS, strict=True):
+        for column_chunks, name in zip(chunks, _COLUMNS, strict=True):
             values = batch.column(name)
-            part.append(
+            column_chunks.append(
                 (values.indices.fill_null(NO_QOS) if name == "qos" else values).to_numpy(
                     zero_copy_only=False
                 )
             )
-    request_id, arrival_ns, input_tokens, qos = (np.concatenate(part) for part in parts)
+    request_id, arrival_ns, input_tokens, qos = (
+        np.concatenate(column_chunks) for column_chunks in chunks
+    )
     order = np.argsort(request_id, kind="stable")
-    return Asked(
+    return RequestTable(
         request_id[order], arrival_ns[order], input_tokens[order], qos[order].astype(np.int8)
     )

@@ -30,6 +30,7 @@ from kvreplay.probes import Backend
 from kvreplay.tiers.host import devices_beneath, disk_of, mounts, numbered, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.native.structs import header
+from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
 
@@ -41,7 +42,7 @@ SUB_BITS, SLOTS = C.constants["SUB_BITS"], C.constants["SLOTS"]
 
 
 def histogram(slots: Sequence[int], total_ns: int) -> Histogram:
-    """Return the histogram of the counts in `slots`, whose times add up to `total_ns`.
+    """Return the histogram of the counts in `slots`; the times add up to `total_ns`.
 
     A percentile is the middle of the slot that contains its nearest rank. It is null if there are
     fewer than 1 / (1 - q) values.
@@ -543,7 +544,7 @@ def check_available(backend: Backend = Backend.AUTO) -> Backend:
     has_btf = BTF.exists()
     if backend is Backend.CORE and not has_btf:
         raise ProbeUnavailable(
-            f"no {BTF}, of a kernel built with CONFIG_DEBUG_INFO_BTF: try --backend bcc"
+            f"no {BTF}, of a kernel built with CONFIG_DEBUG_INFO_BTF: try {named('backend', 'bcc')}"
         )
     check_lockdown(_LOCKDOWN)
     tracefs()
@@ -589,7 +590,7 @@ _SYS = Path("/sys")
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """A disk whose requests the probes see."""
+    """A disk with requests that the probes see."""
 
     name: str
     number: int
@@ -681,7 +682,7 @@ _SUBMITTED = ("io_uring_submit_req", "io_uring_submit_sqe")
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """The processes and disks whose I/O is probed; None stands for all."""
+    """The processes and disks that are probed; None stands for all."""
 
     comm: str | None = None
     pid: int | None = None
@@ -692,16 +693,19 @@ class Filter:
     def check(self) -> None:
         """Raise ConfigError if no process can pass."""
         if sum(x is not None for x in (self.comm, self.pid, self.cgroup)) > 1:
-            raise ConfigError("--comm, --pid and --cgroup: name one of them")
+            raise ConfigError(
+                f"{named('comm')}, {named('pid')} and {named('cgroup')}: name one of them"
+            )
         if self.cgroup is not None:
             find_cgroup(self.cgroup)
         if self.comm is not None and not 0 < len(self.comm.encode()) < COMM_BYTES:
             raise ConfigError(
-                f"--comm {self.comm!r}: a process's name has 1 to {COMM_BYTES - 1} bytes; see"
+                f"{named('comm', repr(self.comm))}: a process's name has 1 to {COMM_BYTES - 1}"
+                " bytes; see"
                 " /proc/PID/comm"
             )
         if self.pid is not None and not Path(f"/proc/{self.pid}").is_dir():
-            raise ConfigError(f"--pid {self.pid}: there is no such process")
+            raise ConfigError(f"{named('pid', self.pid)}: there is no such process")
 
     def config(self) -> np.ndarray:
         """Return the filter as the programs' `config`."""
@@ -835,10 +839,12 @@ def find_cgroup(path: Path, proc: Path = Path("/proc")) -> Cgroup:
     roots = [Path(mount.point) for mount in mounts(proc) if mount.kind == "cgroup2"]
     if not roots:
         raise ConfigError(
-            f"--cgroup {path}: no cgroup2 is mounted: mount -t cgroup2 none /sys/fs/cgroup"
+            f"{named('cgroup', path)}: no cgroup2 is mounted: mount -t cgroup2 none /sys/fs/cgroup"
         )
     root = roots[0]
     directory = path.resolve() if path.is_dir() else root / path.as_posix().lstrip("/")
     if not directory.is_dir() or not directory.is_relative_to(root):
-        raise ConfigError(f"--cgroup {path}: no cgroup of version 2; name a directory below {root}")
+        raise ConfigError(
+            f"{named('cgroup', path)}: no cgroup of version 2; name a directory below {root}"
+        )
     return Cgroup(directory.stat().st_ino, len(directory.relative_to(root).parts))

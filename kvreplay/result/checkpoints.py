@@ -32,36 +32,36 @@ DEFINITIONS = {
         "from the first submission of a save or restore to its last completion, its marker included"
     ),
     "stall_ns": (
-        "how long training waits for it if it does nothing meanwhile: from when it was due, in a"
-        " closed loop from its first submission, to its last completion"
+        "time for which training waits if it does nothing meanwhile: from its due time, in a closed"
+        " loop from its first submission, to its last completion"
     ),
     "bandwidth_bytes_per_s": "object bytes / duration_ns",
     "during": (
-        "operations of others that were under way at any moment of a save or restore, in an open"
-        " loop from when they were due; without: all others"
+        "other operations that were in progress at any time of a save or restore, in an open loop"
+        " from their due time on; without: all others"
     ),
 }
 
 
 class Checkpoints:
-    """The saves and restores of a run: the rows of a request, or without one those of a moment."""
+    """The saves and restores of a run: rows of one request, or without one, of one trace time."""
 
     def __init__(self, *, is_open_loop: bool) -> None:
-        """Know none."""
+        """Start without checkpoints."""
         self._by_key: dict[int, Checkpoint] = {}
         self._is_open_loop = is_open_loop
 
-    def take(self, batch: pa.RecordBatch, part: RunPart, first_row: int) -> None:
-        """Take the rows of `part` that save or restore.
+    def take(self, batch: pa.RecordBatch, run_part: RunPart, first_row: int) -> None:
+        """Take the rows of `run_part` that save or restore.
 
         `batch` has the trace's rows from `first_row` on.
         """
-        if not part.rows["is_bulk"].any():
+        if not run_part.rows["is_bulk"].any():
             return
-        rows = part.rows[part.rows["is_bulk"]]
-        at = rows["trace_row"] - first_row
+        rows = run_part.rows[run_part.rows["is_bulk"]]
+        indices = rows["trace_row"] - first_row
         request, phase, ts_ns = (
-            numbers(batch.column(name))[at] for name in ("request_id", "phase", "ts_ns")
+            numbers(batch.column(name))[indices] for name in ("request_id", "phase", "ts_ns")
         )
         keys = np.where(request >= 0, request, -2 - ts_ns)
         _, first, group = np.unique(keys, return_index=True, return_inverse=True)

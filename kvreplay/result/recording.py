@@ -1,5 +1,5 @@
-"""How a live run is recorded: parts of its ring of rows, the rows of its table `ops`, and a trace
-read forward beside them.
+"""The recording of a live run: parts of its ring of rows, rows of its table `ops`, and a trace read
+forward beside them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from kvtrace.core.tables import Reader
 from kvtrace.core.units import NS_PER_S
 
 SECONDS_TOGETHER = 256
-"""At least so many seconds that are over are given out at once."""
+"""Minimum number of finished seconds that are returned at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunPart:
     """Consecutive planned rows that have ended, or never will, with their measurements.
 
-    They may lie in a ring that is used again, so a caller copies the rows that it keeps.
+    They may lie in a ring that is reused, so a caller copies the rows that it keeps.
     """
 
     first: int
-    """How many planned rows there are before it."""
+    """Number of planned rows before this part."""
     rows: np.ndarray
-    """ROW, one after the other; `trace_row` counts from the first row that is read."""
+    """Consecutive structs ROW; `trace_row` counts from the first row that the reader yields."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def within(self, first: int, last: int) -> Self:
-        """Return the rows `first` to before `last` of the part."""
+        """Return the rows from `first` to before `last` of the part."""
         return type(self)(self.first + first, self.rows[first:last])
 
-    def kept(self) -> Self:
+    def copy(self) -> Self:
         """Return a copy that the ring cannot overwrite."""
         return type(self)(self.first, self.rows.copy())
 
@@ -73,18 +73,20 @@ class RunRecorder(OperationRecorder[Tier]):
             (i, tier) for i, tier in enumerate(tiers) if isinstance(tier, SeveralDrives)
         ]
         self._reached, self._until = deque[tuple[int, int]](), 0
-        """After which planned row which second was reached, and that before which all are over."""
-
-    def take(self, part: RunPart, is_counted: np.ndarray) -> np.ndarray:
-        """Add the rows of `part`; figures count those where `is_counted`.
-
-        Return the bytes that each asks of its tier.
+        """Pairs of a planned row and the second reached at it; and the second before which all have
+        ended.
         """
-        asked_bytes = self.add(part.rows, is_counted, place=self._places_of(part.rows))
+
+    def take(self, run_part: RunPart, is_counted: np.ndarray) -> np.ndarray:
+        """Add the rows of `run_part`; figures count those where `is_counted`.
+
+        Return the bytes of each row, as its tier pads them.
+        """
+        asked_bytes = self.add(run_part.rows, is_counted, place=self._places_of(run_part.rows))
         assert asked_bytes is not None, "rows of a run ask for bytes"
-        end_row = part.first + len(part)
+        end_row = run_part.first + len(run_part)
         self._reached.append((end_row, int(self.run["last_ns"][0]) // NS_PER_S))
-        # A row is laid, and so submitted, when the one whose place in the ring it takes has ended.
+        # A row is laid, and so submitted, when the earlier row in its entry of the ring has ended.
         while self._reached[0][0] <= end_row - WINDOW_ROWS:
             self._until = self._reached.popleft()[1]
         assert self.seconds is not None, "a live run has seconds"
@@ -92,7 +94,10 @@ class RunRecorder(OperationRecorder[Tier]):
         return asked_bytes
 
     def _places_of(self, rows: np.ndarray) -> np.ndarray | None:
-        """Return int64 a row: the place where it was done; None if each tier is one place."""
+        """Return the index of each row's drive over all tiers (int64).
+
+        None if each tier is on one drive.
+        """
         if not self._sharded:
             return None
         place: np.ndarray = self.first_place[rows["tier"]]
@@ -102,9 +107,9 @@ class RunRecorder(OperationRecorder[Tier]):
         return place
 
     def over(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return `Seconds.over` of the seconds that no later row can belong to.
+        """Return `Seconds.over` of the seconds to which no later row can belong.
 
-        If it `is_last`, these are all seconds. None if there are few.
+        With `is_last`, these are all seconds. None if there are few.
         """
         assert self.seconds is not None, "a live run has seconds"
         if is_last:
@@ -117,7 +122,7 @@ class RunRecorder(OperationRecorder[Tier]):
 
 RETRIES = "retries"
 BATCH_ROWS = 1 << 14
-"""Rows of the trace that are looked at together, at most."""
+"""Maximum number of rows of the trace in a batch."""
 
 
 def ops_batch(
@@ -125,17 +130,16 @@ def ops_batch(
     extras: tuple[str, ...],
     batch: pa.RecordBatch,
     first_row: int,
-    part: RunPart,
-    asked: np.ndarray,
+    planned: RunPart,
+    padded_bytes: np.ndarray,
 ) -> pa.RecordBatch:
     """Return rows of `ops`: the trace's rows of `batch`, with their measurements.
 
-    The batch begins at row `first_row` of the setting's reader.
-
-    `part` has the planned rows alone; `asked` the bytes that each of them asked of its tier. Rows
-    that were not planned have nulls. The table has the extra columns `extras`.
+    The batch begins at row `first_row` of the setting's reader. `planned` has only the planned rows,
+    and `padded_bytes` their bytes, padded. Rows that were not planned have nulls. The table has the
+    extra columns `extras`.
     """
-    count, rows, at = batch.num_rows, part.rows, part.rows["trace_row"] - first_row
+    count, rows, index = batch.num_rows, planned.rows, planned.rows["trace_row"] - first_row
 
     def spread(
         values: np.ndarray, none: int, kind: type[np.signedinteger] = np.int64
@@ -143,22 +147,22 @@ def ops_batch(
         if len(rows) == count:
             return values.astype(kind)
         column = np.full(count, none, kind)
-        column[at] = values
+        column[index] = values
         return column
 
     engines = [enum_code(OPS, "engine", "none" if t is None else t.engine) for t in setting.tiers]
     moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
-    is_moved = (rows["outcome"] == OK) & moves[rows["tier"]]
-    # A delete moves no bytes: 0 is what was measured.
-    moved = np.where(is_moved, np.where(rows["op"] == DELETE, 0, rows["length_bytes"]), NONE)
+    has_bytes = (rows["outcome"] == OK) & moves[rows["tier"]]
+    # A delete transfers no bytes, so its measured value is 0.
+    nbytes = np.where(has_bytes, np.where(rows["op"] == DELETE, 0, rows["length_bytes"]), NONE)
     columns = {
         **dict(zip(batch.schema.names, batch.columns, strict=True)),
         "row": trace_rows(setting.reader, batch, first_row),
         "scheduled_ns": spread(rows["due_ns"], NONE),
         "submitted_ns": spread(rows["submitted_ns"], NONE),
         "completed_ns": spread(rows["completed_ns"], NONE),
-        "bytes": spread(moved, NONE),
-        "io_bytes": spread(np.where(is_moved, asked, NONE), NONE),
+        "bytes": spread(nbytes, NONE),
+        "io_bytes": spread(np.where(has_bytes, padded_bytes, NONE), NONE),
         "outcome": spread(rows["outcome"], SKIPPED, np.int8),
         "engine": spread(
             np.array(engines)[rows["tier"]], enum_code(OPS, "engine", "none"), np.int8
@@ -172,38 +176,38 @@ class TraceRows:
     """Reads a trace forward."""
 
     def __init__(self, reader: Reader, columns: Sequence[str]) -> None:
-        """Begin with the first row."""
+        """Begin with the first row of `reader`."""
         self.row = 0
-        """The next one."""
+        """Number of the next row."""
         self._batches = iter(reader.batches(columns))
-        self._rest: pa.RecordBatch | None = None
+        self._remaining: pa.RecordBatch | None = None
 
     def up_to(self, row: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows before `row`.
 
-        `row` has come to the first of a batch when it is yielded, beyond it later.
+        While a batch is being processed, `self.row` is its first row.
         """
         while self.row < row:
-            if self._rest is None or not self._rest.num_rows:
-                self._rest = next(self._batches, None)
-                if self._rest is None:
+            if self._remaining is None or not self._remaining.num_rows:
+                self._remaining = next(self._batches, None)
+                if self._remaining is None:
                     return
-            batch = self._rest.slice(0, min(row - self.row, BATCH_ROWS))
-            self._rest = self._rest.slice(batch.num_rows)
+            batch = self._remaining.slice(0, min(row - self.row, BATCH_ROWS))
+            self._remaining = self._remaining.slice(batch.num_rows)
             yield batch
             self.row += batch.num_rows
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if hasattr(self._batches, "close"):
             self._batches.close()
 
 
 class LeastLater:
-    """The least request id that may still follow in a trace: all smaller ones are complete."""
+    """The minimum request id that may still follow in a trace: all lower ones are complete."""
 
     def __init__(self, reader: Reader, rows: int) -> None:
-        """Look through the first `rows` rows of the trace, or of what is repeated."""
+        """Read the first `rows` rows of the trace, or the rows that are repeated."""
         self._rows, self._step = 0, 0
         if isinstance(reader, Repeated):
             rows, self._rows, self._step, reader = (
@@ -212,21 +216,21 @@ class LeastLater:
                 reader.requests,
                 reader.once,
             )
-        starts, least, row = list[int](), list[int](), 0
+        starts, batch_min_ids, row = list[int](), list[int](), 0
         for batch in reader.batches(("request_id",)):
             ids = numbers(batch.column("request_id"))
             starts.append(row)
-            least.append(int(ids.min(where=ids >= 0, initial=np.iinfo(np.int64).max)))
+            batch_min_ids.append(int(ids.min(where=ids >= 0, initial=np.iinfo(np.int64).max)))
             row += batch.num_rows
             if row >= rows:
                 break
         self._starts = np.array(starts, np.int64)
-        # Of each batch and all that come after it; after the last, the next repeat's.
-        self._least = np.minimum.accumulate(np.array(least[::-1], np.int64))[::-1]
+        # The minimum over each batch and all later ones of the same repeat.
+        self._min_ids = np.minimum.accumulate(np.array(batch_min_ids[::-1], np.int64))[::-1]
 
     def after(self, row: int) -> int:
-        """Return the least request of the rows from `row` on."""
+        """Return the minimum request id of the rows from `row` on."""
         repeat = row // self._rows if self._rows else 0
         batch = int(np.searchsorted(self._starts, row - repeat * self._rows, side="right")) - 1
-        least = int(self._least[batch])
-        return (min(least, self._step) if self._rows else least) + repeat * self._step
+        min_id = int(self._min_ids[batch])
+        return (min(min_id, self._step) if self._rows else min_id) + repeat * self._step

@@ -78,13 +78,13 @@ def ops_extras(setting: Setting) -> tuple[str, ...]:
 def series_batch(
     recorder: RunRecorder, over: tuple[np.ndarray, np.ndarray, np.ndarray]
 ) -> pa.RecordBatch:
-    """Return rows of `series` of seconds that are `over`.
+    """Return rows of `series`, by second, tier, drive and op, for the seconds `over`.
 
-    By second, tier, drive and op, simulated tiers aside.
+    Simulated tiers have no rows.
     """
-    second, kind, each = over
+    second, kind, counters = over
     place, op = kind // OPS_A_PLACE, kind % OPS_A_PLACE
-    tier, count = recorder.tier_of[place], each["operations"]
+    tier, count = recorder.tier_of[place], counters["operations"]
     is_alone = np.array([len(drives) <= 1 for drives in recorder.drives])[tier]
     columns = {
         "second": second,
@@ -92,11 +92,11 @@ def series_batch(
         "drive": np.where(is_alone, NONE, place - recorder.first_place[tier]),
         "op": op.astype(np.int8),
         "operations": count,
-        "errors": each["errors"],
-        "bytes": each["bytes"],
-        "mean_ns": np.where(count == 0, NONE, each["latency_ns"] // np.maximum(count, 1)),
-        "p99_ns": each["p99_ns"],
-        "max_ns": np.where(count == 0, NONE, each["most_ns"]),
+        "errors": counters["errors"],
+        "bytes": counters["bytes"],
+        "mean_ns": np.where(count == 0, NONE, counters["latency_ns"] // np.maximum(count, 1)),
+        "p99_ns": counters["p99_ns"],
+        "max_ns": np.where(count == 0, NONE, counters["most_ns"]),
     }
     return batch_of(SERIES, columns)
 
@@ -306,15 +306,15 @@ class JournaledRecord:
         """Records of rows that are not laid yet."""
 
     def begin(self, first: int, rows: np.ndarray) -> None:
-        """Copy the recorded results into `rows` (ROW).
+        """Copy the recorded results of the plan's rows from `first` on into `rows` (ROW).
 
-        Those of the plan from `first` on, which follow those told before.
+        Calls follow each other in the order of rows.
         """
-        last, told = first + len(rows), [self._ahead]
+        last, records = first + len(rows), [self._ahead]
         while self._taken < len(self._lows) and self._lows[self._taken] < last:
-            told.append(next(self._batches))
+            records.append(next(self._batches))
             self._taken += 1
-        columns = np.concatenate(told)
+        columns = np.concatenate(records)
         is_laid = columns["place"] < last
         self._ahead = columns[~is_laid]
         here = columns[is_laid]

@@ -27,7 +27,7 @@ from kvreplay.plan.buffers import small_page_bytes
 from kvreplay.plan.contents import DataSource
 from kvreplay.plan.row_ring import NOT_DONE, READ, ROW, WINDOW_ROWS, WRITE
 from kvreplay.plan.trace_rows import WHOLE_ROW, trace_row
-from kvreplay.plan.window import IS_LOAD, NO_QOS, Asked
+from kvreplay.plan.window import IS_LOAD, NO_QOS, RequestTable
 from kvreplay.result import run_tables as tables
 from kvreplay.result.cause import pace
 from kvreplay.result.checkpoints import Checkpoints
@@ -83,20 +83,20 @@ from kvtrace.core.units import counted, format_bytes, format_duration
 
 
 class RunResults:
-    """The results of a run so far; a context manager that holds the tables being written."""
+    """The results of a run so far; a context manager that writes its tables."""
 
     setting: Setting
-    """After `end`, with the window that the run came to.
+    """The setting of the run; after `end`, its window has only the rows that the run reached.
 
-    Rows that --duration planned beyond it are left out.
+    Rows that --duration planned beyond those are left out.
     """
     requests: RequestFigures
     """The figures of requests, after `end`."""
 
     def __init__(self, setting: Setting, output: Path) -> None:
-        """Find what `setting` comes to.
+        """Collect the results of a run of `setting`.
 
-        Tables go to `output`, which exists, aside until `close_tables`.
+        Tables are written to `output`, which exists, under temporary names until `close_tables`.
         """
         self.setting, self._output = setting, output
         is_open_loop = setting.pacer.speed is not None
@@ -111,8 +111,8 @@ class RunResults:
             setting.warmup,
             tables.FROM_TRACE + tables.shared_extras(OPS, setting),
         )
-        # Only the trace says when a save without a request began, and how far a run that is cut
-        # came.
+        # Only the trace has the time of a save without a request, and the time that a run with
+        # --duration reached.
         self._is_cut = bool(setting.rows_once) and not is_open_loop
         # Ranks are put together from their rows, those that were due and not reached included.
         is_rank = WHOLE_ROW in setting.reader.extras
@@ -131,7 +131,7 @@ class RunResults:
         self._unreached: list[RunPart] = []
         """Rows that were not submitted.
 
-        Of a closed loop with --duration only those count that others follow.
+        In a closed loop with --duration, these count only if submitted rows follow.
         """
         self._files, self._writers = ExitStack(), dict[Table, Writer]()
 
@@ -164,58 +164,58 @@ class RunResults:
         self._recorder.run["until_ns"] = ended_ns
         self._is_over = True
 
-    def take(self, part: RunPart) -> None:
-        """Take the next rows: `part.first` is how many were taken before."""
+    def take(self, run_part: RunPart) -> None:
+        """Take the next rows; `run_part.first` is the number of rows taken before."""
         if not (self._is_cut or (self._omits_tail and self._is_over)):
-            self._count(part)
+            self._count(run_part)
             return
         if self._omitted_rows:
-            self._omit(part)
+            self._omit(run_part)
             return
-        sent = np.flatnonzero(part.rows["submitted_ns"] != NOT_DONE)
+        sent = np.flatnonzero(run_part.rows["submitted_ns"] != NOT_DONE)
         reached = int(sent[-1]) + 1 if len(sent) else 0
         if reached:
             for unreached in self._unreached:
                 self._count(unreached)
             self._unreached.clear()
-            self._count(part.within(0, reached))
-        if reached < len(part):
-            self._unreached.append(part.within(reached, len(part)).kept())
+            self._count(run_part.within(0, reached))
+        if reached < len(run_part):
+            self._unreached.append(run_part.within(reached, len(run_part)).copy())
         if self._omits_tail and sum(map(len, self._unreached)) > WINDOW_ROWS:
             self._omit_unreached()
 
     def _omit_unreached(self) -> None:
         """Count the rows that none follows that was reached, without a row of a table each."""
-        for part in self._unreached:
-            self._omit(part)
+        for run_part in self._unreached:
+            self._omit(run_part)
         self._unreached.clear()
 
-    def _omit(self, part: RunPart) -> None:
+    def _omit(self, run_part: RunPart) -> None:
         """Count rows that were not reached: those that were due are a part of the load."""
-        self._omitted_rows += len(part)
-        self._recorder.take(part, self._is_measured(part))
+        self._omitted_rows += len(run_part)
+        self._recorder.take(run_part, self._is_measured(run_part))
         self._write_series()
 
     def end(self) -> None:
-        """Note that all rows were taken, those that the run did not reach as well.
+        """Note that all rows were taken, including those that the run did not reach.
 
-        All that follows is asked then.
+        Results can be read from then on.
         """
         window = self.setting.window
         if self._omits_tail:
             self._omit_unreached()
         if self._is_cut and not self.rows:
-            # Of a run that came to nothing all but the first repeat was a provision.
-            for part in self._unreached:
+            # A run that submitted nothing counts the rows of the first repeat as not reached.
+            for run_part in self._unreached:
                 self._count(
-                    part.within(
-                        0, int(np.searchsorted(part.rows["trace_row"], self.setting.rows_once))
+                    run_part.within(
+                        0, int(np.searchsorted(run_part.rows["trace_row"], self.setting.rows_once))
                     )
                 )
         if self._is_cut and self.rows < window.planned_rows:
-            # Rows planned beyond that were a provision; none of them was missed, however the run
-            # ended.
-            came_to = replace(
+            # The rows planned beyond those were only in case the run had time for them, so none of
+            # them was missed.
+            reached_window = replace(
                 window,
                 facts=replace(window.facts, rows=self.rows),
                 rows=self._trace.row,
@@ -227,7 +227,7 @@ class RunResults:
                     if n and self.setting.tiers[t] is None
                 },
             )
-            self.setting = replace(self.setting, window=came_to)
+            self.setting = replace(self.setting, window=reached_window)
         last_row = self._trace.row if self._omitted_rows else self.setting.window.rows
         self._take_trace(last_row, RunPart.nothing(), np.zeros(0, bool), np.zeros(0, np.int64))
         for batch in self._served.end():
@@ -236,47 +236,60 @@ class RunResults:
         self.requests = self._served.figures()
         self._write_series(is_last=True)
 
-    def _count(self, part: RunPart) -> None:
-        if not len(part):
+    def _count(self, run_part: RunPart) -> None:
+        """Record the rows of `run_part` in the figures and tables."""
+        if not len(run_part):
             return
-        counts = self._is_measured(part)
-        asked = self._recorder.take(part, counts)
+        counts = self._is_measured(run_part)
+        padded_bytes = self._recorder.take(run_part, counts)
         self._write_series()
-        self._take_trace(int(part.rows["trace_row"][-1]) + 1, part, counts, asked)
+        self._take_trace(int(run_part.rows["trace_row"][-1]) + 1, run_part, counts, padded_bytes)
 
-    def _is_measured(self, part: RunPart) -> np.ndarray:
+    def _is_measured(self, run_part: RunPart) -> np.ndarray:
         """Return bool a row: whether figures count it, because it is not of the warm-up."""
         if self._warmup is None:
-            return np.ones(len(part), bool)
-        return np.ascontiguousarray(self._warmup.is_measured(part.rows), np.bool_)
+            return np.ones(len(run_part), bool)
+        return np.ascontiguousarray(self._warmup.is_measured(run_part.rows), np.bool_)
 
     def _write_series(self, *, is_last: bool = False) -> None:
         if (over := self._recorder.over(is_last=is_last)) is not None:
             self._writers[SERIES].write(tables.series_batch(self._recorder, over))
 
-    def _take_trace(self, up_to: int, part: RunPart, counts: np.ndarray, asked: np.ndarray) -> None:
-        """Take the trace's rows before `up_to`, of which `part` has those that were planned."""
+    def _take_trace(
+        self, up_to: int, run_part: RunPart, counts: np.ndarray, padded_bytes: np.ndarray
+    ) -> None:
+        """Take the trace's rows before `up_to`; `run_part` has the planned ones among them."""
         self._served.begin()
         for batch in self._trace.up_to(up_to):
             first_row = self._trace.row
             first, last = np.searchsorted(
-                part.rows["trace_row"], [first_row, first_row + batch.num_rows]
+                run_part.rows["trace_row"], [first_row, first_row + batch.num_rows]
             ).tolist()
-            some = part.within(first, last)
-            of_trace, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
+            batch_part = run_part.within(first, last)
+            trace_columns, extras = batch.select(self._ops_columns), tables.ops_extras(self.setting)
             self._writers[OPS].write(
-                ops_batch(self.setting, extras, of_trace, first_row, some, asked[first:last])
+                ops_batch(
+                    self.setting,
+                    extras,
+                    trace_columns,
+                    first_row,
+                    batch_part,
+                    padded_bytes[first:last],
+                )
             )
-            self._checkpoints.take(batch, some, first_row)
+            self._checkpoints.take(batch, batch_part, first_row)
             if self._is_cut and batch.num_rows:
                 self._reached_ns = int(numbers(batch.column("ts_ns"))[-1])
                 # By tier, without rows of nodes that are left out.
                 tier, node = numbers(batch.column("tier"), "i1"), self.setting.config.node
-                own = tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
-                self._passed += np.bincount(own, minlength=len(self._passed))
-            for served in self._served.take(first_row, batch, part, counts):
+                node_tiers = (
+                    tier if node is None else tier[numbers(batch.column("node"), "i4") == node]
+                )
+                self._passed += np.bincount(node_tiers, minlength=len(self._passed))
+            for served in self._served.take(first_row, batch, run_part, counts):
                 self._writers[SERVED].write(served)
-        pa.default_memory_pool().release_unused()  # else a run of hours keeps the most that any part of its tables took
+        # Otherwise a run of hours keeps the peak memory of all its tables.
+        pa.default_memory_pool().release_unused()
 
     @property
     def omitted_rows(self) -> int:
@@ -285,12 +298,12 @@ class RunResults:
 
     @property
     def rows(self) -> int:
-        """Planned rows that were taken, submitted or not."""
+        """The number of planned rows that were taken, submitted or not."""
         return int(self._recorder.run["rows"][0])
 
     @property
     def last_completed_ns(self) -> int | None:
-        """The last completion; null if there was none."""
+        """Time of the last completion; None if there was none."""
         return self._recorder.last_completed_ns
 
     def took_ns(self, tiers: list[str]) -> int | None:
@@ -307,7 +320,7 @@ class RunResults:
         ]
         return recorder.span_ns(kinds)
 
-    # Long: a field a line.
+    # Long: one field a line.
     def summary(
         self,
         driven: Driven | None,
@@ -316,10 +329,8 @@ class RunResults:
     ) -> Summary:
         """Return the figures.
 
-        `driven` is None if the run ended before its first operation, or is not known.
-
-        `wall_ns` says how long the run was where `driven` cannot; `device_io` what devices did
-        meanwhile, by drive.
+        `driven` is None if the run ended before its first operation, or for a recovered run; then
+        `wall_ns` is its duration. `device_io` are the counters of devices during the run, by drive.
         """
         setting, recorder, run = self.setting, self._recorder, self._recorder.run[0]
         names = [t.name for t in setting.reader.meta.tiers]
@@ -331,8 +342,8 @@ class RunResults:
         judgement = verdict(recorder, driven, judged, device_io or {}, depth, because)
         times = None
         if setting.rows_once:
-            # How often --duration repeated the window, or what it cut it to: rows of the last
-            # repeat go while some of earlier ones still wait.
+            # The number of times that --duration repeated the window, less than 1 if it cut it.
+            # Rows of the last repeat may start while some of earlier ones still wait.
             times = sent / setting.planned_once
             replayed = repeated(replayed_part(window_note(setting)), times)
             message = f"{judgement.sentence}; {replayed} in {format_duration(wall_ns)}"
@@ -371,12 +382,12 @@ class RunResults:
         )
 
     def warnings(self, device_io: dict[str, DeviceIo]) -> list[str]:
-        """Return warnings, by drive, of devices that moved too little or too much."""
+        """Return warnings about devices with counters that do not fit the operations."""
         return traffic_warnings(self.setting, self._recorder, device_io)
 
     def metrology(self, device_io: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
         """Return the errors of the measurement, from the device counters `device_io`, by drive."""
-        # A page cache moves what it likes, when it likes.
+        # With a page cache, device traffic does not correspond to the operations.
         return metrology(
             self._recorder, {} if self.setting.config.is_buffered else device_io, judged
         )
@@ -406,27 +417,26 @@ class RunResults:
 
 
 _WHOLE_BYTES = 256 << 10
-"""An I/O up to this has no more small pages than any device of our time takes segments of memory.
-"""
+"""An I/O of up to this size has no more small pages than a device accepts memory segments."""
 
 
 def replayed_part(window: WindowNote) -> str:
-    """Return words for the part of the trace that a run replays."""
-    part = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
-    part = part if window.window is None else f"the trace's window {window.window}"
+    """Return a description of the part of the trace that a run replays."""
+    scope = "the trace" if window.limit is None else f"the trace's start, --limit {window.limit}"
+    scope = scope if window.window is None else f"the trace's window {window.window}"
     if window.node is None:
-        return part
-    within = "" if window.limit is None and window.window is None else f" within {part}"
+        return scope
+    within = "" if window.limit is None and window.window is None else f" within {scope}"
     return f"the rows of node {window.node} alone{within}"
 
 
-def repeated(part: str, times: float) -> str:
-    """Return how often `part` was replayed: the trace 2.5 times, 14 % of the trace."""
-    # Without an exponent.
+def repeated(scope: str, times: float) -> str:
+    """Return the repeats of `scope` in words: the trace 2.5 times, 14 % of the trace."""
+    # The number is formatted without an exponent.
     return (
-        f"{part} {float(f'{times:.3g}'):,.10g} times"
+        f"{scope} {float(f'{times:.3g}'):,.10g} times"
         if times >= 1
-        else f"{times * 100:.3g} % of {part}"
+        else f"{times * 100:.3g} % of {scope}"
     )
 
 
@@ -438,7 +448,7 @@ class Measured:
     """Device counters by drive."""
     summary: Summary
     error: KvError | None
-    """Why it is partial, or that operations failed; None if it is whole and all went well."""
+    """The error if the run is partial or operations failed; else None."""
     trouble: list[str]
     """Errors that are not errors of operations, for the notes."""
     verification: Verification | None = None
@@ -458,7 +468,7 @@ class EngineFacts(NamedTuple):
 
 
 def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> EngineFacts:
-    """Return the facts of a replay's tiers, engine, window and data, as they are by now."""
+    """Return the current facts of a replay's tiers, engine, window and data."""
     tiers = [tier for tier in setting.tiers if tier]
     used = engine.arena.used
     return EngineFacts(
@@ -472,7 +482,7 @@ def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> 
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
             buffer_used_bytes=None if used is None else used * engine.io_bytes,
-            # Nothing can be told of buffers that were not used yet, and looking takes long.
+            # Unused buffers have no pages yet, and the look-up takes long.
             buffer_small_page_bytes=small_page_bytes(engine.arena) if used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),
@@ -518,12 +528,12 @@ def build_partial_run(setting: Setting, header: RunBegun) -> PartialRunFile:
     """Return the content of run.partial.json."""
     # Buffers that populating used are not the run's.
     engine = msgspec.structs.replace(header.engine, buffer_used_bytes=None)
-    known = asdict(header) | {"engine": engine}
-    return PartialRunFile(**known, running=Running(str(setting.trace.resolve())))
+    fields = asdict(header) | {"engine": engine}
+    return PartialRunFile(**fields, running=Running(str(setting.trace.resolve())))
 
 
 def build_results(results: RunResults, header: RunBegun, measured: Measured) -> RunFile:
-    """Return the content of run.json, but for checkpoints."""
+    """Return the content of run.json without checkpoints."""
     setting, requests, error = results.setting, results.requests, measured.error
     targets = {t.name: t.target for t in setting.tiers if t is not None and not t.is_simulated}
     mlperf = mlperf_figures(
@@ -584,7 +594,7 @@ def table_metadata(table: Table, setting: Setting, run: RunFile) -> Metadata:
 
 
 def window_note(setting: Setting) -> WindowNote:
-    """Return which rows of the trace are replayed."""
+    """Return the note on the rows of the trace that are replayed."""
     window = setting.window
     names = [tier.name for tier in setting.reader.meta.tiers]
     return WindowNote(
@@ -635,21 +645,21 @@ def _notes(
             " was taken for were done; use a longer trace, or larger objects"
         )
     if summary.warmup is not None:
-        left = (
+        warmup = (
             f"{counted(summary.warmup.operations, 'operation')} of the warm-up (--warmup"
             f" {summary.warmup.asked})"
         )
-        rest = (
+        remark = (
             ""
             if summary.warmup.first_measured_row is not None
             else "; NOTHING was measured after it"
         )
-        yield f"figures exclude the {left}{rest}"
+        yield f"figures exclude the {warmup}{remark}"
     yield from (
         f"tier {name} is separate on each node: here {count} nodes share one copy of an object,"
         f" which the first delete removes; mpirun -n {ranks} kvreplay run --mpi --partition node"
         " keeps copies separate, --node replays one node"
-        for name, count, ranks in setting.joined
+        for name, count, ranks in setting.shared_instances
     )
     yield from (
         f"tier {name}: the trace's write streams were NOT passed on: the target has none"
@@ -696,15 +706,15 @@ def skipped_notes(summary: Summary) -> list[str]:
 
 
 def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
-    """Yield notes on how the storage beneath affects the figures; `deleting` tiers had deletes."""
+    """Yield notes on effects of the storage on the figures; `deleting` are tiers with deletes."""
     drives = [facts for _, facts in begun.drives()]
     for name, facts in begun.drives():
         where, streams = f"{facts['target']} (tier {name})", facts.get("streams")
         if facts.get("memory_beneath"):
             yield f"{where} lies in memory: {facts['memory_beneath']}; its times are not a drive's"
         elif facts.get("direct_io") and not facts.get("is_drive_beneath", True):
-            beneath = f"no block device is seen beneath ({facts['filesystem']})"
-            yield f"{where}: {beneath}, so that O_DIRECT reached a drive is not confirmed"
+            beneath = f"no block device is visible beneath ({facts['filesystem']})"
+            yield f"{where}: {beneath}, so it is unconfirmed that O_DIRECT reached a drive"
         if streams is not None and streams["applied"]:
             passed = f"passed on by {streams['applied']}: {streams['numbers']}"
             yield (
@@ -734,12 +744,12 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
     )
     if small and is_direct and (begun.engine.io_bytes or 0) > _WHOLE_BYTES:
         # A device takes no long I/O whole from small pages.
-        lie = f"{format_bytes(small)} of the I/O buffers are on small pages"
+        problem = f"{format_bytes(small)} of the I/O buffers are on small pages"
         where = "/sys/kernel/mm/transparent_hugepage/enabled"
-        yield f"{lie} (see {where}): I/Os from these may be split above the device"
+        yield f"{problem} (see {where}): I/Os from these may be split above the device"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
-        affected = "their figures, and what it read and wrote"
+        affected = "their figures, and the device's counters"
         yield (
             f"several drives of the replay are on one device, {device}: {affected}, cannot be separated"
         )
@@ -750,25 +760,23 @@ COLUMNS = ("request_id", "phase", "op", "length_bytes")
 
 
 class ServedRequests:
-    """The requests of a run.
+    """The requests of a run: rows of the table `served` in order of request_id, and their figures.
 
-    Rows of the table `served` in order of request_id, and the figures of those given out.
-
-    A request is given out when no row of it, nor of one before it, can follow; until then it is
-    held, 200 bytes each.
+    A request is yielded when no more rows of it, or of an earlier request, can follow. Until then
+    it takes 200 bytes of memory.
     """
 
     def __init__(self, setting: Setting) -> None:
-        """Know no request of the run that `setting` describes."""
+        """Collect the requests of the run that `setting` describes."""
         self._setting, self._is_open_loop = setting, setting.pacer.speed is not None
         self._moves = np.array([t is not None and not t.is_simulated for t in setting.tiers])
         self._requests = OpenRequests(
             self._moves, IS_LOAD, is_open_loop=self._is_open_loop, row_bytes=ROW.itemsize
         )
         self._later: LeastLater | None = None
-        self._is_modelled = not_modelled(setting.reader.meta, setting.asked) is None
+        self._is_modelled = not_modelled(setting.reader.meta, setting.request_table) is None
         self._last_load = -1
-        """The request of the last row, if that loads for it."""
+        """The request of the last row, if that row is a load; else -1."""
         self._figures = RequestTimes(setting.config.criteria.targets_ns)
 
     def begin(self) -> None:
@@ -776,29 +784,28 @@ class ServedRequests:
         self._requests.begin()
 
     def take(
-        self, first_row: int, batch: pa.RecordBatch, part: RunPart, counts: np.ndarray
+        self, first_row: int, batch: pa.RecordBatch, run_part: RunPart, counts: np.ndarray
     ) -> Iterator[pa.RecordBatch]:
-        """Take the rows of `batch`, from `first_row` on, with the measurements in `part`.
+        """Take the rows of `batch`, from `first_row` on, with the measurements in `run_part`.
 
-        Yield requests that are over.
-
-        `counts` says of each row of the part whether figures count it.
+        Yield the requests that are complete. `counts` is true for each row of `run_part` that
+        figures count.
         """
         columns = {
             **{name: numbers(batch.column(name)) for name in ("request_id", "length_bytes")},
             **{name: numbers(batch.column(name), "i1") for name in ("phase", "op")},
         }
         if (node := self._setting.config.node) is not None:
-            # Of other nodes' rows nothing is replayed, and nothing counts.
+            # Rows of other nodes are not replayed, and do not count.
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         row = 0
         while (
-            row := self._requests.take(row, first_row, columns, part.rows, counts)
+            row := self._requests.take(row, first_row, columns, run_part.rows, counts)
         ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
-            yield from self._given(self._requests.pop(self._later.after(first_row + row)))
+            yield from self._finish(self._requests.pop(self._later.after(first_row + row)))
             self._requests.make_room()
         if batch.num_rows:
             is_load = IS_LOAD[columns["phase"][-1]] and columns["op"][-1] == READ
@@ -806,15 +813,15 @@ class ServedRequests:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the requests that are left: no row will follow."""
-        yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
+        yield from self._finish(self._requests.pop(NEVER_NS), is_last=True)
 
-    def _given(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+    def _finish(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(served):
             return
-        request_table = self._setting.asked
+        request_table = self._setting.request_table
         qos, first_token = np.full(len(served), NO_QOS, np.int8), np.full(len(served), NOT_DONE)
         if request_table is not None and len(request_table.request_id):
-            places = request_table.places(served["id"])
+            places = request_table.indices_of(served["id"])
             qos = np.where(places < 0, NO_QOS, request_table.qos[places]).astype(np.int8)
             if self._is_modelled:
                 start = (
@@ -854,8 +861,8 @@ class ServedRequests:
         yield batch_of(SERVED, values | {"qos": qos})
 
     def figures(self) -> RequestFigures:
-        """Return the figures of the requests that were given out."""
-        reason = not_modelled(self._setting.reader.meta, self._setting.asked)
+        """Return the figures of the requests that were yielded."""
+        reason = not_modelled(self._setting.reader.meta, self._setting.request_table)
         return self._figures.figures(reason, is_open_loop=self._is_open_loop)
 
 
@@ -863,8 +870,8 @@ NO_REQUESTS = "name the requests table with --requests (kvtrace gen --requests-o
 NO_RATE = "the trace models no computing time (kvtrace gen --set prefill_ns_per_token=50000)"
 
 
-def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
-    """Return why there is no time to the first token; None if there is."""
+def not_modelled(meta: Metadata, request_table: RequestTable | None) -> str | None:
+    """Return the reason why there is no TTFT; None if there is one."""
     hierarchy = meta.config.get("hierarchy")
     knobs = (
         hierarchy
@@ -873,16 +880,16 @@ def not_modelled(meta: Metadata, asked: Asked | None) -> str | None:
     )
     if not (knobs.get("prefill_ns_per_token") or knobs.get("prefill_attention")):
         return NO_RATE
-    return NO_REQUESTS if asked is None else None
+    return NO_REQUESTS if request_table is None else None
 
 
 def compute_ns(
     meta: Metadata, input_tokens: np.ndarray, loads: np.ndarray, loaded_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return int64 a request: the compute time of the rest of its prompt by the trace's model.
+    """Return the compute time of the uncached tokens of each request's prompt (int64, ns).
 
-    `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all
-    tiers.
+    It follows the trace's model. `loads` and `loaded_bytes` are the number of the trace's rows that
+    load for the request, on all tiers, and their bytes.
     """
     hierarchy, model = meta.config["hierarchy"], meta.model or {}
     hit_tokens = (

@@ -40,6 +40,7 @@ from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
 from kvtrace.core.files import available_bytes
 from kvtrace.core.metadata import TierFacts, describe
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import (
     RUN_FILE,
     EngineNote,
@@ -169,16 +170,16 @@ def run_engine(
 
 def _settings(options: EngineOptions, prompts: Prompts, directory: Path, staging: Path) -> Settings:
     """Return the settings of the driver; its requests are written to a file for it."""
-    cpu_bytes = _size("--cpu", options.cpu_bytes, options.engine.cpu_bytes, options.engine)
-    disk_bytes = _size("--disk", options.disk_bytes, options.engine.disk_bytes, options.engine)
+    cpu_bytes = _size(named("cpu"), options.cpu_bytes, options.engine.cpu_bytes, options.engine)
+    disk_bytes = _size(named("disk"), options.disk_bytes, options.engine.disk_bytes, options.engine)
     if options.is_direct and not options.engine.has_direct:
         raise ConfigError(
-            f"--direct: {options.engine.title} has no O_DIRECT to its files; leave it out"
+            f"{named('direct')}: {options.engine.title} has no O_DIRECT to its files; leave it out"
         )
     memory = available_bytes()
     if memory is not None and cpu_bytes > memory:
         raise ConfigError(
-            f"--cpu: only {format_bytes(memory)} of memory is available; ask for less"
+            f"{named('cpu')}: only {format_bytes(memory)} of memory is available; ask for less"
         )
     free_bytes = shutil.disk_usage(directory).free
     token_bytes = 4 * options.layers * options.kv_heads * options.head_dim
@@ -186,7 +187,8 @@ def _settings(options: EngineOptions, prompts: Prompts, directory: Path, staging
     if need > free_bytes:
         raise DeviceError(
             f"{options.directory}: the engine may need {format_bytes(need)} there, but only "
-            f"{format_bytes(free_bytes)} is free; ask for fewer --requests or a smaller --disk"
+            f"{format_bytes(free_bytes)} is free; ask for fewer {named('requests')} or a smaller"
+            f" {named('disk')}"
         )
     listed = staging / "requests.jsonl"
     listed.write_bytes(b"".join(msgspec.json.encode(row) + b"\n" for row in prompts.rows))

@@ -53,7 +53,7 @@ class ReplayVerdict:
 
     @property
     def delivered(self) -> bool | None:
-        """Whether an open loop reached the trace's rate; None in a closed loop."""
+        """True if an open loop reached the trace's rate; None in a closed loop."""
         return None if self._judgement is None else self._judgement.has_reached
 
     @property
@@ -105,7 +105,7 @@ class Run:
 
     @property
     def is_partial(self) -> bool:
-        """Whether the run was cut short; its measurements until then are kept."""
+        """True if the run was cut short; its measurements until then are kept."""
         return self.file.status == "partial"
 
     @property
@@ -360,7 +360,7 @@ def replay(
     return replay_config(config, path, argv, output=output, overwrite=overwrite)
 
 
-def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides:
+def compare(first: Run | str | Path, *more_runs: Run | str | Path) -> ComparedSides:
     """Compare runs, or folders of trials, each with the first.
 
     `kvdistill.compare` does it, and takes traces and probes as well. A folder of trials, as
@@ -382,7 +382,7 @@ def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides
     """
     import kvdistill
 
-    return kvdistill.compare(first, *others)
+    return kvdistill.compare(first, *more_runs)
 
 
 def replay_config(

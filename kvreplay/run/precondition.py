@@ -29,6 +29,7 @@ from kvreplay.plan.replay_config import Precondition
 from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.tier import Drive, Region, SeveralDrives, Tier
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import Preconditioned
 from kvtrace.core.units import NS_PER_S
 
@@ -79,7 +80,9 @@ def precondition(
                 order: np.ndarray = state.rng.permutation(np.arange(state.blocks, dtype=np.int32))
                 state.write_blocks((int(block) * state.small for block in order), state.small)
     except OSError as error:
-        raise DeviceError(f"--precondition: {drive.target}: {error.strerror or error}") from None
+        raise DeviceError(
+            f"{named('precondition')}: {drive.target}: {error.strerror or error}"
+        ) from None
     return (
         Preconditioned(
             tier=drive.name,
@@ -222,7 +225,7 @@ class LaidOut:
     """Number of objects written that the replay reads but never wrote."""
     bytes: int = 0
     """Sum of the lengths of these objects."""
-    whole: list[tuple[ExtentTier, Region]] = field(default_factory=list)
+    filled: list[tuple[ExtentTier, Region]] = field(default_factory=list)
     """The drives that are completely written now, each with the region that was unwritten."""
 
 
@@ -312,7 +315,7 @@ def lay_out_all(
             laid_out.objects += len(objects)
             laid_out.bytes += int(lengths.sum())
             drive.written_first_bytes += total - int((extents.ends - extents.starts).sum())
-            laid_out.whole.append((drive, region))
+            laid_out.filled.append((drive, region))
     return laid_out
 
 

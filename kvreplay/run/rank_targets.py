@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from kvreplay.plan.target_safety import check_target
 from kvreplay.plan.tier_targets import FILE_SUFFIX, named, paths_of
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.parameters import entry
 from kvtrace.core.run.run_file import RANK_FOLDER
 
 RANK, LOCAL = "{rank}", "{local}"
@@ -33,7 +34,8 @@ def rank_target(name: str, target: str, rank: int, hosts: Sequence[str]) -> str:
         if path.is_block_device():
             if hosts.count(hosts[rank]) > 1:
                 raise ConfigError(
-                    f"--tier {name}={target}: {hosts.count(hosts[rank])} ranks of {hosts[rank]}"
+                    f"{entry('tiers', name, target)}: {hosts.count(hosts[rank])} ranks of"
+                    f" {hosts[rank]}"
                     f" would share {path}; name a device or partition for each, such as"
                     f" /dev/nvme{LOCAL}n1"
                 )

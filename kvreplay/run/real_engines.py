@@ -19,6 +19,7 @@ import msgspec
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import decode_json
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import REQUESTS
 from kvtrace.core.tables import SUFFIXES, open_table
 from kvtrace.core.units import parse_bytes
@@ -180,15 +181,17 @@ def check_interpreter(kind: EngineKind, python: Path) -> None:
             check=False,
         )
     except OSError as error:
-        raise ConfigError(f"--python {python}: {error.strerror}") from None
+        raise ConfigError(f"{named('python', python)}: {error.strerror}") from None
     except subprocess.TimeoutExpired:
-        raise ConfigError(f"--python {python}: did not answer within {_LOOKS_S} s") from None
+        raise ConfigError(
+            f"{named('python', python)}: did not answer within {_LOOKS_S} s"
+        ) from None
     if process.returncode or not process.stdout.strip().startswith(("true", "false")):
-        raise ConfigError(f"--python {python}: does not run as a Python interpreter")
+        raise ConfigError(f"{named('python', python)}: does not run as a Python interpreter")
     if not json.loads(process.stdout):
         raise ConfigError(
             f"{python} has no {engine.package}: {engine.install} in an environment of its own, and"
-            " name its interpreter with --python"
+            f" name its interpreter with {named('python')}"
         )
 
 

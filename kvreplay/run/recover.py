@@ -26,6 +26,7 @@ from kvtrace.core.errors import (
     TraceError,
     need_file,
 )
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import (
     OPS_FILE,
     SERIES_FILE,
@@ -111,7 +112,7 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if begun.trace.sha256 is not None and digest != begun.trace.sha256:
         raise TraceError(
-            "not the trace that was replayed; name that one with --trace (SHA-256"
+            f"not the trace that was replayed; name that one with {named('trace')} (SHA-256"
             f" {begun.trace.sha256}, not {digest})",
             path=where,
         )
@@ -120,7 +121,9 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
         and setting.window.planned_rows == begun.window.planned_rows
     )
     if not is_same:
-        raise TraceError("not the trace that was replayed; name that one with --trace", path=where)
+        raise TraceError(
+            f"not the trace that was replayed; name that one with {named('trace')}", path=where
+        )
     for tier in setting.tiers:
         if tier is not None:
             tier_facts = begun.tiers[tier.name]

@@ -220,7 +220,7 @@ class _Run:
             populated, failed_populate = self._populate(engine, interrupted, laid_out)
             if failed_populate is None:
                 # How far drives are written, for later runs.
-                for drive, region in laid_out.whole:
+                for drive, region in laid_out.filled:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -325,7 +325,7 @@ class _Run:
             config.io_bytes,
             is_open_loop=is_open_loop,
             # Each I/O of the window's reads and writes may begin within a buffer.
-            most=sum(
+            max_filled=sum(
                 int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
                 for op in (READ, WRITE)
             ),
@@ -436,7 +436,7 @@ class _Run:
         return None
 
     def _trace_row(self, failure: Failure) -> int:
-        """Return the row of the trace whose operation failed."""
+        """Return the trace's row of the operation that failed."""
         return trace_row(self.setting.reader, failure.row)
 
 

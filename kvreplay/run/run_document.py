@@ -71,7 +71,7 @@ def run_document(finished: FinishedRun) -> Document:
         *([_times("Response time", summary.figures, "response")] if summary.pace else []),
         _times("Service time per MiB", summary.figures, "latency_per_mib", 1),
         *(
-            [_times("Lateness", summary.figures, "lateness", every=summary.pace.lateness)]
+            [_times("Lateness", summary.figures, "lateness", total=summary.pace.lateness)]
             if summary.pace
             else []
         ),
@@ -187,26 +187,27 @@ def _beneath(run: RunFile) -> Iterator[str]:
 
 
 def _off(run: RunFile) -> Iterator[str]:
-    """Yield how far off the measurement itself is."""
-    found = run.metrology
-    if found is None or all(figures.is_simulated for figures in run.summary.figures):
+    """Yield a line on the errors of the measurement itself."""
+    metrology = run.metrology
+    if metrology is None or all(figures.is_simulated for figures in run.summary.figures):
         return
-    each = ((found.late_p50_ns, "the median"), (found.late_p99_ns, "p99"))
-    known = [
-        f"{format_duration(late_ns)} at {what}" for late_ns, what in each if late_ns is not None
+    quantiles = ((metrology.late_p50_ns, "median"), (metrology.late_p99_ns, "p99"))
+    delays = [
+        f"{label} {format_duration(late_ns)}" for late_ns, label in quantiles if late_ns is not None
     ]
-    late = f"operations submitted after the trace's time: {', '.join(known)}; " if known else ""
+    lateness = f"submission after the trace's time: {', '.join(delays)}; " if delays else ""
     off = [
-        f"{_BYTES[op]} {share:+.1%}" for op, share in found.bytes_off.items() if share is not None
+        f"{_BYTES[op]} {share:+.1%}"
+        for op, share in metrology.bytes_off.items()
+        if share is not None
     ]
-    moved = (
-        f"bytes at the device, of all programs, against those asked: {', '.join(off)}; "
-        if off
-        else ""
+    traffic = (
+        f"device bytes, of all programs, by operation bytes: {', '.join(off)}; " if off else ""
     )
     yield (
-        f"measurement: {late}{moved}the clock's resolution is"
-        f" {format_duration(found.clock_step_ns)}; one run does not show repeatability (--trials)"
+        f"measurement: {lateness}{traffic}clock resolution"
+        f" {format_duration(metrology.clock_step_ns)}; one run does not show repeatability"
+        " (--trials)"
     )
 
 
@@ -253,20 +254,28 @@ def _op(figures: Figures) -> str:
 
 
 def _times(
-    title: str, of: list[Figures], name: str, min_count: int = 0, every: Distribution | None = None
+    title: str,
+    all_figures: list[Figures],
+    name: str,
+    min_count: int = 0,
+    total: Distribution | None = None,
 ) -> ReportTable:
-    """Return the table of a time of figures that have it, of so many operations at `min_count`.
+    """Return the table of the distributions `name` of figures with at least `min_count` operations.
 
-    Last that of `every`.
+    The last row is `total`, the distribution over all operations.
     """
     times = [
-        (f, found)
-        for f in of
-        if (found := getattr(f, name)) is not None and found.count >= min_count
+        (figures, distribution)
+        for figures in all_figures
+        if (distribution := getattr(figures, name)) is not None and distribution.count >= min_count
     ]
-    rows = [asdict(found) | {"tier": f.tier, "op": _op(f)} for f, found in times]
-    whose = "all, failed ones too" if any(f.errors for f in of) else "all"
-    rows += [] if every is None else [asdict(every) | {"tier": whose, "op": ""}]
+    rows = [
+        asdict(distribution) | {"tier": figures.tier, "op": _op(figures)}
+        for figures, distribution in times
+    ]
+    has_errors = any(figures.errors for figures in all_figures)
+    label = "all, failed ones too" if has_errors else "all"
+    rows += [] if total is None else [asdict(total) | {"tier": label, "op": ""}]
     return table_of(
         title,
         Sheet.PERFORMANCE,

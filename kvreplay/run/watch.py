@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 LAST_NS = 5 * NS_PER_S
 """Length of the sliding window that a live view calls "the last seconds"."""
-BOUNDS_NS = tuple(16_000 << at for at in range(22))
+BOUNDS_NS = tuple(16_000 << power for power in range(22))
 """Upper bounds of the histogram of response times: 16 µs to 34 s, doubling."""
 _OPS = tuple(op.value for op in Op)
 _KEPT = 1024
@@ -157,7 +157,7 @@ class Watch:
         """
         with self._lock:
             totals = self._totals.copy().view(np.recarray)
-        return {key: totals[at] for key, at in self._kinds.items()}
+        return {key: totals[index] for key, index in self._kinds.items()}
 
     def look(self) -> Look:
         """Return the run as it stands."""
@@ -196,7 +196,7 @@ class Watch:
 
     def _counts(self) -> dict[tuple[str, str], tuple[int, int]]:
         counts: np.ndarray = self._totals[["operations", "bytes"]].tolist()
-        return {key: counts[at] for key, at in self._kinds.items()}
+        return {key: counts[index] for key, index in self._kinds.items()}
 
 
 Watching = Callable[[Watch], AbstractContextManager[object]]

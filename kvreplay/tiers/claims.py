@@ -42,6 +42,7 @@ from kvreplay.tiers.host import (
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
+from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import Smart
 
 MARKER = "KVREPLAY"
@@ -404,7 +405,7 @@ def refusal(
     names = ",".join(device.signatures)
     signed = (
         f"holds {names.replace(',', ', ')}; name another device, remove it first (wipefs --all"
-        f" {path}), or add --overwrite-signature {names} to overwrite it"
+        f" {path}), or add {named('overwritten', names)} to overwrite it"
     )
     unmount = f"unmount it first (umount {device.mounted_at[0]})" if device.mounted_at else ""
     wipe = f"name a partition, or remove it first (wipefs --all {path})"
@@ -429,7 +430,7 @@ def refusal(
         (device.size_bytes == 0, "empty: no medium or no file behind it"),
         (
             not is_destroying,
-            "the replay overwrites all data on this device; add --destroy-data to allow that",
+            f"the replay overwrites all data on this device; add {named('destroy_data')} to allow that",
         ),
     )
     return next(

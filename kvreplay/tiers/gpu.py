@@ -29,6 +29,7 @@ from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier, copy_threads
 from kvreplay.tiers.tier import Handle, Native, StorageOptions, TierKind
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, how_to_add
+from kvtrace.core.parameters import entry, named
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 256 << 20
@@ -158,7 +159,7 @@ class CudaDevice:
         except (OSError, MemoryError) as error:
             raise DeviceError(
                 f"{format_bytes(arena.nbytes)} of buffers cannot be pinned for the GPU: {error}; "
-                "lower --queue-depth or --io-bytes"
+                f"lower {named('queue_depth')} or {named('io_bytes')}"
             ) from None
         self._resources.append(("cuMemHostUnregister", ctypes.c_void_p(arena.address)))
 
@@ -221,7 +222,7 @@ class GpuTier(RamTier):
         free, total = device.memory_bytes()
         if peak_bytes + sink_bytes > free:
             raise DeviceError(
-                f"--tier {self.name}=gpu: the replay needs up to"
+                f"{entry('tiers', self.name, 'gpu')}: the replay needs up to"
                 f" {format_bytes(peak_bytes + sink_bytes)} there, but {device.name} has"
                 f" {format_bytes(free)} free; {SHRINK_ADVICE.format(self.name)}"
             )
@@ -238,7 +239,7 @@ class GpuTier(RamTier):
             copiers = [device.copier(staging_bytes) for _ in range(copy_threads())]
         except MemoryError as error:
             raise DeviceError(
-                f"--tier {self.name}=gpu: {device.name} has no room for"
+                f"{entry('tiers', self.name, 'gpu')}: {device.name} has no room for"
                 f" {format_bytes(size + sink_bytes)} in one piece ({error});"
                 f" {SHRINK_ADVICE.format(self.name)}"
             ) from None
@@ -314,7 +315,8 @@ def gpu_options(options: Mapping[str, str], option: str, *, is_verified: bool) -
         )
     if copy == "device" and is_verified:
         raise ConfigError(
-            f"{option}: --verify needs the data, which copy=device does not move to it; leave one out"
+            f"{option}: {named('verify')} needs the data, which copy=device does not move to it;"
+            " leave one out"
         )
     return int(number), copy == "device"
 
@@ -451,8 +453,9 @@ class GdsTier(FileTier):
             self._mirrors.append(Mirror(arena, self._device.allocate(arena.nbytes)))
         except MemoryError:
             raise DeviceError(
-                f"{self._device.name} has no {arena.nbytes >> 20} MiB free for --gds; lower"
-                " --queue-depth or --io-bytes"
+                f"{self._device.name} has no {arena.nbytes >> 20} MiB free for {named('is_gds')};"
+                " lower"
+                f" {named('queue_depth')} or {named('io_bytes')}"
             ) from None
 
     def _mirror(self, buffer: memoryview) -> tuple[Mirror, int]:

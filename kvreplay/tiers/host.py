@@ -367,7 +367,7 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
     """Return the limits of our control group, and of those above it, on the devices beneath
     `target`.
 
-    Groups whose directories this process cannot see are left out.
+    Groups are left out if this process cannot see their directories.
 
     Source: Documentation/admin-guide/cgroup-v2.rst (io.max) and cgroup-v1/blkio-controller.rst
     (blkio.throttle.*).

@@ -21,6 +21,8 @@ from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import MAX_DRIVES, FileLayout, SeveralDrives, StorageOptions, Tier, spread
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parameters import entry
+from kvtrace.core.parameters import named as named_parameter
 
 
 # Long: one branch for each kind of tier.
@@ -31,7 +33,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
     tier_by_path: dict[Path, str] = {}
     for index, target in tier_indices(names, config.tiers, trace):
         name = names[index]
-        option = f"--tier {name}={target}"
+        option = entry("tiers", name, target)
         kind, options = named(target) or (None, {})
         if kind == "ram":
             tiers[index] = RamTier(name, config.io_bytes, is_verified=config.is_verified)
@@ -100,15 +102,20 @@ def _check_storage_options(config: Config, tiers: list[Tier | None]) -> None:
     """Raise ConfigError if an option of storage has no tier that it applies to."""
     drives = [drive for tier in tiers if tier is not None for drive in tier.drives]
     if config.is_discarding and not any(isinstance(d, ExtentTier) and d.is_device for d in drives):
-        raise ConfigError("--discard is for block devices, and no --tier names one; leave it out")
+        raise ConfigError(
+            f"{named_parameter('is_discarding')} is for block devices, and no"
+            f" {named_parameter('tiers')} names one; leave it out"
+        )
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
         raise ConfigError(
-            f"--fadvise {config.advice} is for directory targets; name only directories, or leave"
+            f"{named_parameter('advice', config.advice)} is for directory targets; name only"
+            " directories, or leave"
             " it out"
         )
     if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
         raise ConfigError(
-            f"--layout {config.layout} names files, but no --tier names a directory; leave it out"
+            f"{named_parameter('layout', config.layout)} names files, but no"
+            f" {named_parameter('tiers')} names a directory; leave it out"
         )
 
 
@@ -126,7 +133,8 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
     storage_options = StorageOptions(**option_values | {"layout": FileLayout(config.layout)})
     if config.is_gds and (is_space or len(paths) > 1):
         raise ConfigError(
-            f"--tier {name}={target}: --gds reads and writes files; name one directory"
+            f"{entry('tiers', name, target)}: {named_parameter('is_gds')} reads and writes files;"
+            " name one directory"
         )
     if config.is_gds:
         return GdsTier(name, paths[0], storage_options, is_verified=config.is_verified)
@@ -140,7 +148,7 @@ def storage_tier(config: Config, name: str, target: str, trace: Path) -> Tier:
 
 
 def _paths_alike(name: str, target: str) -> list[Path]:
-    paths, option = paths_of(target), f"--tier {name}={target}"
+    paths, option = paths_of(target), entry("tiers", name, target)
     if (
         any(str(path) == "." and not target.startswith(".") for path in paths)
         or len(paths) > MAX_DRIVES

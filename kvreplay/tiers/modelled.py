@@ -55,7 +55,7 @@ ASSUMED = {
 
 
 class SimulatedTier(Tier):
-    """A tier whose operations move no data and take the time of `service`, or none without it."""
+    """A tier that moves no data; its operations take the time of `service`, or none without it."""
 
     engine = "sim"
     is_simulated = True

@@ -34,6 +34,7 @@ from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.tiers.tier import FileLayout, Holding, Tier, path_function
 from kvtrace.core.app import NOTED, log
 from kvtrace.core.errors import ConfigError, DeviceError, how_to_add
+from kvtrace.core.parameters import entry, named
 from kvtrace.core.units import NS_PER_S, format_bytes
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ class StoreClient:
         except self._errors as error:
             # s3dlio does not know of --endpoint, and advises its own options.
             message = str(error).partition("; no endpoint URL is set")[0]
-            message = message.replace(_TIMEOUT, "--request-timeout").replace(uri, _THIS)
+            message = message.replace(_TIMEOUT, named("request_timeout")).replace(uri, _THIS)
             path = f"{self.address.path}/{key}"
             message = message.replace(f"{self.address.scheme}://{path}", _THIS)
             text = without_secrets(message.replace(path, _THIS))
@@ -351,7 +352,8 @@ class Address:
         prefix = prefix.strip("/")
         if "@" in bucket:
             raise ConfigError(
-                "--tier: the target has credentials; leave them out: they are read from the"
+                f"{named('tiers')}: the target has credentials; leave them out: they are read from"
+                " the"
                 " environment or the standard files alone"
             )
         if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
@@ -363,7 +365,8 @@ class Address:
             raise ConfigError(f"{option}: the prefix is letters, digits and / . _ - only")
         if endpoints and scheme != "s3":
             raise ConfigError(
-                f"{option}: --endpoint is for s3:// targets; {scheme}:// takes its own from the"
+                f"{option}: {named('endpoints')} is for s3:// targets; {scheme}:// takes its own"
+                " from the"
                 " environment"
             )
         return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
@@ -387,11 +390,11 @@ def _checked(url: str) -> str:
         port = split_url.port
     except ValueError as error:
         raise ConfigError(
-            f"--endpoint {url}: {error}; write http://host:9000 or https://host"
+            f"{named('endpoints', url)}: {error}; write http://host:9000 or https://host"
         ) from None
     if split_url.username is not None or split_url.password is not None:
         raise ConfigError(
-            "--endpoint: the URL has credentials; leave them out: they are read from the"
+            f"{named('endpoints')}: the URL has credentials; leave them out: they are read from the"
             " environment"
         )
     if (
@@ -401,7 +404,7 @@ def _checked(url: str) -> str:
         or split_url.query
         or split_url.fragment
     ):
-        raise ConfigError(f"--endpoint {url}: write http://host:9000 or https://host")
+        raise ConfigError(f"{named('endpoints', url)}: write http://host:9000 or https://host")
     host = f"[{split_url.hostname}]" if ":" in split_url.hostname else split_url.hostname
     return f"{split_url.scheme}://{host}:{port or _PORTS[split_url.scheme]}"
 
@@ -625,7 +628,8 @@ class ObjectTier(Tier):
         """Raise DeviceError if objects are extended: a store writes whole objects only."""
         if holding.grown:
             raise DeviceError(
-                f"--tier {self.name}={self.target}: object {next(iter(holding.grown))} is extended"
+                f"{entry('tiers', self.name, self.target)}: object {next(iter(holding.grown))} is"
+                " extended"
                 " after its write, but an object store takes whole objects; give this tier another"
                 " target"
             )
@@ -642,7 +646,8 @@ class ObjectTier(Tier):
             if foreign is not None and not self._is_shared:
                 raise DeviceError(
                     f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''})"
-                    " and not kvreplay's; name an empty prefix, or add --destroy-data, which keeps"
+                    f" and not kvreplay's; name an empty prefix, or add {named('destroy_data')},"
+                    " which keeps"
                     " other keys"
                 )
             ours = [key for key in keys if key.startswith(f"{FOLDER}/")]
@@ -664,7 +669,7 @@ class ObjectTier(Tier):
         blind = self._client.is_seen_by_all(MARKER)
         if blind is not None:
             raise DeviceError(
-                f"--endpoint {blind} does not see what was written through the first; name"
+                f"{named('endpoints', blind)} does not see what was written through the first; name"
                 " endpoints of one store"
             )
         self._client.begin()

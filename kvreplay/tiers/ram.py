@@ -11,6 +11,7 @@ from kvreplay.tiers.tier import Native, NativeDrive, Tier, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import available_bytes
+from kvtrace.core.parameters import entry, named
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
@@ -71,8 +72,10 @@ class RamTier(Tier):
         available = available_bytes()
         if available is not None and need > available:
             raise DeviceError(
-                f"--tier {self.name}=ram: the replay needs up to {format_bytes(need)} there, but"
-                f" only {format_bytes(available)} of memory is available; replay less with --limit"
+                f"{entry('tiers', self.name, 'ram')}: the replay needs up to {format_bytes(need)}"
+                " there, but"
+                f" only {format_bytes(available)} of memory is available; replay less with"
+                f" {named('limit')}"
             )
         slots = max(2, SINK_BYTES // self._io_bytes)
         mapping, first = map_aligned(slots * self._io_bytes)
@@ -88,7 +91,7 @@ class RamTier(Tier):
             mapping, first = map_aligned(size)
         except OSError as error:
             raise DeviceError(
-                f"--tier {self.name}=ram: {format_bytes(size)} of memory are refused:"
+                f"{entry('tiers', self.name, 'ram')}: {format_bytes(size)} of memory are refused:"
                 f" {error.strerror}"
             ) from None
         self._memory = np.frombuffer(mapping, dtype=np.uint8)[first : first + size]

@@ -27,6 +27,7 @@ from kvreplay.plan.buffers import Arena
 from kvreplay.plan.row_ring import REPLAY
 from kvtrace.core import np, pc
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
 from kvtrace.core.units import format_bytes, format_duration, format_rate
@@ -85,7 +86,7 @@ Their arguments are the 16 hexadecimal digits of the object's id, and those of i
 
 
 def mixed(object_id: int) -> int:
-    """Return a 64-bit hash of an object id, all of whose digits differ between neighbouring ids."""
+    """Return a 64-bit hash of an object id; neighbouring ids differ in any of its digits."""
     product = (object_id + 1) * SPREAD & _MASK
     return product ^ (product >> 32)
 
@@ -407,7 +408,7 @@ class Drive(Tier):
     def _too_small(self, peak_bytes: int, free_bytes: int) -> DeviceError:
         return DeviceError(
             f"{self.target}: the replay needs up to {format_bytes(peak_bytes)} there, but only "
-            f"{format_bytes(free_bytes)} is free; replay less with --limit"
+            f"{format_bytes(free_bytes)} is free; replay less with {named('limit')}"
         )
 
 

@@ -46,7 +46,7 @@ def gen_checkpoints(
     stack: gen_options.StackArguments,
     run: gen_options.RunArguments,
     training: CheckpointArguments,
-    others: tuple[object, ...],
+    others: tuple[gen_options.OptionGroup, ...],
     *,
     as_json: bool,
 ) -> None:
@@ -54,9 +54,9 @@ def gen_checkpoints(
 
     `others` are groups of options of which it has no use.
     """
+    groups: tuple[gen_options.OptionGroup, ...] = (stack, run, *others)
     for name, value in chain.from_iterable(
-        gen_options.given(group, *gen_options.USED_BY_ALL).items()
-        for group in (stack, run, *others)
+        gen_options.given(group, *gen_options.USED_BY_ALL).items() for group in groups
     ):
         raise ConfigError(f"{named(name, value)} needs a KV cache; --preset {TRAINING} has none")
     with progress("writing", parse_duration_ns(run.duration or "1h")) as tick:

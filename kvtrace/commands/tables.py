@@ -257,7 +257,7 @@ def record(
     """
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
-    most_ns = math.inf if duration is None else positive("--duration", parse_duration_ns)(duration)
+    most_ns = math.inf if duration is None else positive("duration", parse_duration_ns)(duration)
     meta = describe(
         EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic}
     )

@@ -384,7 +384,7 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
     return run_command
 
 
-def _said(parameter: inspect.Parameter, default: Any) -> inspect.Parameter:
+def _said(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
     """Return `parameter` with the option that its `default` stands for, if it is one."""
     if not isinstance(default, Field) or "option" not in default.metadata:
         return parameter
@@ -482,7 +482,7 @@ def command_line() -> list[str]:
     return [PROGRAM.get(), *sys.argv[1:]]
 
 
-def emit_json(value: Any) -> None:
+def emit_json(value: object) -> None:
     """Print `value` as indented JSON on stdout; `value` may hold msgspec structs."""
     import msgspec
 

@@ -20,6 +20,7 @@ import msgspec.inspect
 
 from kvtrace.core.errors import ConfigError, need_file
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import setting as named_setting
 
 T = TypeVar("T")
 _MOST_DOTS = 200
@@ -55,7 +56,7 @@ def bounds_of(kind: type[msgspec.Struct]) -> dict[str, Bounds]:
     return {name: bounds for name, hint in hints.items() if (bounds := _bounds(hint)) is not None}
 
 
-def _bounds(hint: Any) -> Bounds | None:
+def _bounds(hint: object) -> Bounds | None:
     parts = get_args(hint)
     own = next((part for part in parts if isinstance(part, Bounds)), None)
     return own or next(filter(None, map(_bounds, parts)), None)
@@ -169,14 +170,15 @@ def override(tree: JsonObject, settings: Iterable[str]) -> JsonObject:
         path, equals, text = setting.partition("=")
         if not equals or not path:
             raise ConfigError(
-                f"--set {setting}: write it as KEY=VALUE, for example tiers.nvme.capacity=2TiB"
+                f"{named_setting(setting)}: write it as KEY=VALUE, for example"
+                " tiers.nvme.capacity=2TiB"
             )
         *parents, leaf = path.strip().split(".")
         node: Any = tree
         for name in parents:
             node = _child(node, name, setting)
         if not isinstance(node, dict):
-            raise ConfigError(f"--set {setting}: {'.'.join(parents)} is not a table")
+            raise ConfigError(f"{named_setting(setting)}: {'.'.join(parents)} is not a table")
         try:
             node[leaf] = _toml(f"v = {text.strip()}")["v"]
         except ValueError:
@@ -201,7 +203,7 @@ def check_units(settings: list[str] | None) -> list[str] | None:
         is_bare = key.strip().endswith(_SIZES) and number.isdigit()
         if is_bare and 0 < int(number) < _LEAST_BARE_BYTES:
             raise ConfigError(
-                f"--set {setting}: {number} has no unit; write {number}B, {number}MiB or"
+                f"{named_setting(setting)}: {number} has no unit; write {number}B, {number}MiB or"
                 f" {number}GiB"
             )
     return settings
@@ -227,13 +229,15 @@ def _child(node: Any, name: str, setting: str) -> Any:
         if name in named:
             return named[name]
         raise ConfigError(
-            f"--set {setting}: no entry {name!r}; there is"
+            f"{named_setting(setting)}: no entry {name!r}; there is"
             f" {', '.join(map(str, named))}{nearest(name, map(str, named))}"
         )
     if isinstance(node, dict) and name in node:
         return node[name]
     known = node if isinstance(node, dict) else ()
-    raise ConfigError(f"--set {setting}: there is no {name!r} to set{nearest(name, known)}")
+    raise ConfigError(
+        f"{named_setting(setting)}: there is no {name!r} to set{nearest(name, known)}"
+    )
 
 
 def sha256(tree: object) -> str:

@@ -15,7 +15,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvtrace.core.arrays import Array
 
 
 class KvError(Exception):
@@ -106,7 +109,7 @@ def need_file(path: Path, advice: str = "") -> None:
 
 
 def refuse(
-    is_wrong: Any, text: str, *values: Any, path: object, column: str, first_row: int = 0
+    is_wrong: Array, text: str, *values: Array, path: object, column: str, first_row: int = 0
 ) -> None:
     """Raise TraceError at the first row that `is_wrong`, a boolean array from row `first_row` of
     `path` on.

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.parameters import named
 from kvtrace.core.temporary import temporary_file
 from kvtrace.core.text import as_utf8, read_bounded
 
@@ -104,7 +105,7 @@ def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
     """
     if path.is_file() and not is_forced:
         raise DeviceError(
-            f"{path} exists already; name another {how}, or add --force to overwrite it"
+            f"{path} exists already; name another {how}, or add {named('force')} to overwrite it"
         )
 
 

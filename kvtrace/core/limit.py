@@ -8,11 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.units import DURATIONS_NS, parse_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvtrace.core.arrays import Array
+
 
 ALL, STEADIEST = "all", "steady:60s, else all"
 """Of kvreplay's --window.
@@ -60,7 +65,7 @@ class Limit:
         The window begins where this one does.
         """
 
-        def least(name: str) -> Any:
+        def least(name: str) -> int | None:
             both = getattr(self, name), getattr(other, name)
             return min((bound for bound in both if bound is not None), default=None)
 
@@ -73,7 +78,7 @@ _STEPS = 20
 """A busiest window begins at a multiple of this part of its length."""
 
 
-def busiest_begin_ns(moves: Iterable[tuple[Any, Any]], length_ns: int) -> int:
+def busiest_begin_ns(moves: Iterable[tuple[Array, Array]], length_ns: int) -> int:
     """Return when the window of `length_ns` begins that moves most.
 
     `moves` are times, from 0, and bytes, as arrays.
@@ -98,22 +103,25 @@ def parse_limit(text: str | None) -> Limit:
         return Limit()
     match = _FORM.fullmatch(text)
     if match is None:
-        raise ConfigError(f"--limit {text!r}: write rows (10000), trace time (30s) or bytes (2GiB)")
+        raise ConfigError(
+            f"{named('limit', repr(text))}: write rows (10000), trace time (30s) or bytes (2GiB)"
+        )
     number, unit = match[1], match[2].lower()
     if unit in ("", "row", "rows"):
         if "." in number:
             raise ConfigError(
-                f"--limit {text!r}: rows must be whole; write for example 10000, 30s or 2GiB"
+                f"{named('limit', repr(text))}: rows must be whole; write for example 10000, 30s"
+                " or 2GiB"
             )
         limit = Limit(rows=int(number))
     elif unit == "m":
         raise ConfigError(
-            f"--limit {text!r} could be minutes or MiB; write {number}min or {number}MiB"
+            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or {number}MiB"
         )
     elif unit in DURATIONS_NS:
         limit = Limit(span_ns=parse_duration_ns(text))
     else:
         limit = Limit(moved_bytes=parse_bytes(text))
     if 0 in (limit.rows, limit.span_ns, limit.moved_bytes):
-        raise ConfigError(f"--limit {text!r} must be more than 0, such as 10000")
+        raise ConfigError(f"{named('limit', repr(text))} must be more than 0, such as 10000")
     return limit

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import msgspec
 
@@ -16,6 +15,12 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.schema import SCHEMA_VERSION, Table
 from kvtrace.core.simulation_stats import MAX_COUNT, Count, FleetStats, IncidentStats
 from kvtrace.core.statistics import total
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kvtrace.core.arrays import Array
+
 
 _MOST_TIERS = 127
 _LONGEST_NAME = 255
@@ -196,7 +201,7 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith(("computing", STALLS))]
 
 
-def first_tokens_ns(knobs: Mapping[str, Any], tokens: Any) -> Any:
+def first_tokens_ns(knobs: JsonObject, tokens: Sequence[int] | Array) -> Array:
     """Return int64.
 
     How long the first so many `tokens` of prompts take to compute, by the knobs of a trace's

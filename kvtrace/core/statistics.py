@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from statistics import fmean, median, variance
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import DAYS_PER_YEAR, parse_bytes
 
 if TYPE_CHECKING:
@@ -53,7 +54,10 @@ def nearest_rank(count: int, part: int) -> int | None:
     return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
 
 
-def at_rank(counted: Sequence[tuple[Any, int]], rank: int | None) -> Any:
+V = TypeVar("V")
+
+
+def at_rank(counted: Sequence[tuple[V, int]], rank: int | None) -> V | None:
     """Return the value of ascending (value, count) pairs at `rank`, from 1.
 
     Null if the rank is null.
@@ -236,14 +240,15 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
         return []
     worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
     more = ", …" if len(bad) > _SHOWN_WORST else ""
-    share = (
-        f"{len(bad)} of {len(spreads)} figures that should repeat spread by more than"
-        f" {MAX_SPREAD:.0%}"
-    )
-    return [f"TRIALS DISAGREE: {share}: {worst}{more}"]
+    return [
+        (
+            f"RESULTS VARY by more than {MAX_SPREAD:.0%} from run to run in {len(bad)} of"
+            f" {len(spreads)} figures that should repeat: {worst}{more}"
+        )
+    ]
 
 
-def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:
+def differing(sides: Sequence[JsonObject]) -> dict[str, list[object]]:
     """Return the settings that are not the same on all `sides`, one value a side.
 
     Nested names are joined by a dot.
@@ -254,7 +259,7 @@ def differing(sides: Sequence[JsonObject]) -> dict[str, list[Any]]:
     return {name: row for name, row in values.items() if any(value != row[0] for value in row)}
 
 
-def _flat(tree: Any, prefix: str = "") -> JsonObject:
+def _flat(tree: object, prefix: str = "") -> JsonObject:
     if not isinstance(tree, dict):
         return {prefix: tree}
     flat: JsonObject = {}
@@ -324,9 +329,10 @@ def parse_endurance(text: str | None) -> Endurance | None:
             found = Endurance(total_bytes=parse_bytes(text))
         except ConfigError as error:
             raise ConfigError(
-                f"--endurance {text}: write 1DWPD,5y, or bytes in all, such as 14PB ({error})"
+                f"{named('endurance', text)}: write 1DWPD,5y, or bytes in all, such as 14PB"
+                f" ({error})"
             ) from None
         is_some = bool(found.total_bytes)
     if not is_some:
-        raise ConfigError(f"--endurance {text}: must be > 0")
+        raise ConfigError(f"{named('endurance', text)}: must be > 0")
     return found

@@ -296,7 +296,7 @@ class RowCheck:
         self.row += batch.num_rows
         return batch
 
-    def _column(self, array: Any, column: Column) -> Any:
+    def _column(self, array: pa.Array, column: Column) -> pa.Array:
         if array.null_count and not column.nullable:
             at = pc.index(array.is_null(), pa.scalar(value=True)).as_py()
             raise self._fault("empty, but this column must have a value", at, column)
@@ -323,7 +323,7 @@ class RowCheck:
             raise self._fault(f"damaged from here on: {_first_line(error)}", 0, column) from None
         return self._codes(array, column) if column.type == "enum" else array
 
-    def _check_range(self, array: Any, column: Column) -> None:
+    def _check_range(self, array: pa.Array, column: Column) -> None:
         low, high = pc.min_max(array).as_py().values()
         if low is None:
             return
@@ -355,7 +355,7 @@ class RowCheck:
             if self._totals[column.name] > MOST:
                 raise self._fault("all up to these rows add up to over 4 EiB", 0, column)
 
-    def _is_coded(self, array: Any, column: Column) -> bool:
+    def _is_coded(self, array: pa.Array, column: Column) -> bool:
         """Return whether the codes of `array` are those of the column's closed set already, as in
         files of ours.
         """
@@ -364,7 +364,7 @@ class RowCheck:
         low, high = pc.min_max(array.indices).as_py().values()
         return low is None or (low >= 0 and high < len(column.values))
 
-    def _codes(self, array: Any, column: Column) -> Any:
+    def _codes(self, array: pa.Array, column: Column) -> pa.Array:
         values = pa.array(column.values, pa.string())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
@@ -510,7 +510,7 @@ class CsvReader(Reader):
                     {name: self._array(batch.column(name), name, check.row) for name in held}, names
                 )
 
-    def _array(self, array: Any, name: str, row: int) -> Any:
+    def _array(self, array: pa.Array, name: str, row: int) -> pa.Array:
         if not self.table.column(name).type.startswith("list"):
             is_set = pa.types.is_dictionary(array.type)
             return (

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 
 BYTES: Final = (
     {"": 1, "b": 1}
@@ -109,16 +110,16 @@ def per_second(count: float | None, time_ns: float | None) -> float | None:
     )
 
 
-def positive(option: str, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` for what `option` is given; it raises ConfigError for what is not above 0."""
+def positive(parameter: str, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """Return `parse` for a value of `parameter` that must be above 0; ConfigError names it."""
 
     def parsed(text: str) -> int:
         try:
             value = parse(text)
         except ConfigError as error:
-            raise ConfigError(f"{option}: {error}") from None
+            raise ConfigError(f"{named(parameter)}: {error}") from None
         if value <= 0:
-            raise ConfigError(f"{option} {text}: must be > 0")
+            raise ConfigError(f"{named(parameter, text)}: must be > 0")
         return value
 
     return parsed
@@ -220,14 +221,14 @@ _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
 _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 
 
-def parse_share(text: str, flag: str) -> float:
-    """Return the share that `text` says, 80% or 0.8, of any size.
+def parse_share(text: str, parameter: str) -> float:
+    """Return the share that `text` gives, such as 80% or 0.8, of any size.
 
-    ConfigError, naming `flag`, if it says none.
+    ConfigError, naming `parameter`, if it is no share.
     """
     match = _SHARE.fullmatch(text)
     if match is None:
-        raise ConfigError(f"{flag} {text}: write a share such as 80% or 0.8")
+        raise ConfigError(f"{named(parameter, text)}: write a share such as 80% or 0.8")
     return float(match[1]) / (100 if match[2] else 1)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -538,9 +538,11 @@ class TierDemand:
         """Capacity of all instances together; null if unlimited."""
         return None if self.capacity_bytes is None else self.capacity_bytes * self.instances
 
-    def figures(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, str | float | None]:
         """Return the figures by their names in tables: rates as mean and peak (p99 second)."""
-        figures_by_name = {name: getattr(self, name) for name in self.__slots__ if name != "rates"}
+        figures_by_name: dict[str, str | float | None] = {
+            name: getattr(self, name) for name in self.__slots__ if name != "rates"
+        }
         for name in Rates.__slots__:
             rate: SecondRate | None = getattr(self.rates, name)
             figures_by_name[name] = None if rate is None else rate.mean
@@ -586,7 +588,7 @@ class Meter:
         ]
 
 
-def _rate(by_second: Any, span_s: float) -> SecondRate | None:
+def _rate(by_second: NDArray[np.int64], span_s: float) -> SecondRate | None:
     if not span_s:
         return None
     rank = nearest_rank(len(by_second), QUANTILES["p99"])

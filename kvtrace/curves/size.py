@@ -18,7 +18,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final, ParamSpec, TypeVar
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
@@ -28,6 +28,8 @@ from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.chains import Chains
 
+P = ParamSpec("P")
+R = TypeVar("R")
 EXACT_REFERENCES: Final = 20_000_000
 """Largest number of references, over all grid points, that is simulated in full (seconds)."""
 _USUAL_SAMPLED_REFERENCES = 5_000_000
@@ -97,7 +99,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
         return None
     hit_ratio = None
     if hit is not None:
-        hit_ratio = parse_share(hit, named("target_hit"))
+        hit_ratio = parse_share(hit, "target_hit")
         if not 0 < hit_ratio <= 1:
             hint = ""
             if 1 < hit_ratio <= 100 and "%" not in hit:  # noqa: PLR2004
@@ -204,7 +206,8 @@ class _Search:
         stack, chains = self.stack, self.stack.load.chains
         self._ceiling = ceiling = self._start(stack.simulate, dict.fromkeys(stack.roles))
         if chains is None:
-            total_bytes = ceiling.result().live_bytes
+            # Without samples, every simulation knows its live bytes.
+            total_bytes = ceiling.result().live_bytes or 0
         else:
             total_bytes = len(chains.tokens) * stack.chunk_bytes
         axes = {
@@ -565,12 +568,14 @@ class _Search:
             return best.capacities[inner]
         return min(self._max_bytes, _round_bytes(budget / price[inner]))
 
-    def _start(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    def _start(
+        self, function: Callable[P, R], *arguments: P.args, **keywords: P.kwargs
+    ) -> Future[R]:
         """Start `function` on the pool."""
         self._started_count += 1
-        return self.pool.submit(function, *arguments)
+        return self.pool.submit(function, *arguments, **keywords)
 
-    def _wait_for(self, future: Future[Any]) -> Any:
+    def _wait_for(self, future: Future[R]) -> R:
         """Return the result of `future`, and report progress."""
         result = future.result()
         self._done_count += 1

@@ -12,7 +12,7 @@ import difflib
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -26,6 +26,8 @@ from kvtrace.core.document.document import (
     Unit,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import counted, format_bytes, format_count, format_io_size
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.huggingface import read_model
@@ -68,9 +70,9 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
             return models[known_name]
         # Recurrent states and indexers keep their dtype.
         changed: shapes.ModelShape = msgspec.structs.replace(
-            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, "--kv-dtype")
+            models[known_name], kv_dtype=shapes.parse_dtype(kv_dtype, named("kv_dtype"))
         )
-        shapes.check(changed, "--kv-dtype")
+        shapes.check(changed, named("kv_dtype"))
         return changed
     near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
     nearest = [model for model in models if _plain(model) in near]
@@ -91,7 +93,7 @@ def _plain(name: str) -> str:
     return "".join(words)
 
 
-def logged_model(origin: dict[str, Any]) -> tuple[str, shapes.ModelShape] | None:
+def logged_model(origin: JsonObject) -> tuple[str, shapes.ModelShape] | None:
     """Return name and shape of the model in a source's `origin`; None without bytes a token.
 
     The shape has only the bytes of one rank; each of several ranks stores as many.
@@ -132,7 +134,7 @@ MOST_TOKENS = 2**31
 MOST_PAGE_BYTES = 2**30
 
 
-def listing() -> list[dict[str, Any]]:
+def listing() -> list[JsonObject]:
     """Return the facts of every model we ship, before any tensor-parallel split."""
     return [
         {
@@ -159,7 +161,7 @@ def _token_bytes(model: shapes.ModelShape) -> dict[str, int]:
     return {name: getattr(shapes, name)(model) for name in sizes}
 
 
-def listing_document(models: list[dict[str, Any]]) -> Document:
+def listing_document(models: list[JsonObject]) -> Document:
     """Return `listing` as a document of one table; null where a model has no such layers."""
     bytes_of = {
         "growing_bytes_per_token": "growing, B/token",
@@ -189,22 +191,22 @@ def describe_model(
     chunk_tokens: int,
     page_bytes: int,
     memory_bytes: int | None = None,
-) -> dict[str, Any]:
+) -> JsonObject:
     """Return what `tokens` tokens of the model `name` take on `ranks` ranks, in chunks of
     `chunk_tokens`, and how long a request fits into `memory_bytes`.
 
     Sizes are for all ranks together unless a name says otherwise. ConfigError for what cannot be.
     """
     limits = {
-        "--tokens": (tokens, MOST_TOKENS),
-        "--chunk": (chunk_tokens, MOST_TOKENS),
-        "--page": (page_bytes, MOST_PAGE_BYTES),
+        "tokens": (tokens, MOST_TOKENS),
+        "chunk": (chunk_tokens, MOST_TOKENS),
+        "page": (page_bytes, MOST_PAGE_BYTES),
     }
-    for option, (value, maximum) in limits.items():
+    for parameter, (value, maximum) in limits.items():
         if not 0 < value <= maximum:
-            raise ConfigError(f"{option} {value}: must be > 0 and at most {maximum}")
+            raise ConfigError(f"{named(parameter, value)}: must be > 0 and at most {maximum}")
     model = find_model(name, kv_dtype)
-    options: dict[str, Any] = {
+    options: JsonObject = {
         "ranks": ranks,
         "chunk_tokens": chunk_tokens,
         "page_bytes": page_bytes,
@@ -258,7 +260,7 @@ def _fit(model: shapes.ModelShape, memory_bytes: int | None) -> dict[str, int | 
     return {"memory_bytes": memory_bytes, "tokens_that_fit": fits}
 
 
-def _group(model: shapes.ModelShape, group: shapes.Layers, ranks: int) -> dict[str, Any]:
+def _group(model: shapes.ModelShape, group: shapes.Layers, ranks: int) -> JsonObject:
     """Return a group of layers with its bytes, and the formula of these, of one rank and of all."""
     dtype = model.kv_dtype
     if isinstance(group, shapes.CompressorState):
@@ -277,7 +279,7 @@ def _group(model: shapes.ModelShape, group: shapes.Layers, ranks: int) -> dict[s
             "bytes_per_token_per_rank": group.token_bytes(dtype, ranks),
         }
         formulas = (group.formula(dtype, 1), group.formula(dtype, ranks))
-    fields: dict[str, Any] = msgspec.to_builtins(group) | sizes
+    fields: JsonObject = msgspec.to_builtins(group) | sizes
     return fields | {"formula": formulas[0], "formula_per_rank": formulas[1]}
 
 
@@ -296,7 +298,7 @@ def _split_notes(model: shapes.ModelShape, ranks: int) -> list[str]:
     ]
 
 
-def document(description: dict[str, Any]) -> Document:
+def document(description: JsonObject) -> Document:
     """Return `describe_model` as a document: a token's bytes, a chunk's, and a prefix's."""
     chapters = [Chapter("A token, before any tensor-parallel split", [_layers(description, "")])]
     if description["ranks"] > 1:
@@ -365,7 +367,7 @@ def document(description: dict[str, Any]) -> Document:
     )
 
 
-def _layers(d: dict[str, Any], suffix: str) -> ReportTable:
+def _layers(d: JsonObject, suffix: str) -> ReportTable:
     token, state = f"bytes_per_token{suffix}", f"state_bytes{suffix}"
     rows = []
     for g in d["groups"]:
@@ -392,8 +394,8 @@ _SIZES: Final = (
 )
 
 
-def _objects(d: dict[str, Any]) -> ReportTable:
-    rows: list[list[Any]] = []
+def _objects(d: JsonObject) -> ReportTable:
+    rows: list[list[object]] = []
     for p in d["pieces"]:
         size = p["padded_object_bytes_per_rank"]
         name = "object" if p["kind"] == shapes.PieceKind.GROWING else f"object of {p['kind']}"

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.text import read_bounded
 from kvtrace.llm import shape as shapes
 
@@ -274,7 +276,7 @@ def _compressed(text: Fields, notes: list[str]) -> tuple[shapes.Layers, ...]:
     return (*groups, window, *states)
 
 
-def _heads(text: Fields, *, is_full: bool) -> dict[str, Any]:
+def _heads(text: Fields, *, is_full: bool) -> JsonObject:
     """Return the heads of a group: query and key heads, key width, and value width if different."""
     kind = text.text("model_type") or ""
     heads_field, query_field = "num_key_value_heads", "num_attention_heads"
@@ -412,7 +414,7 @@ def _kv_dtype(
     chosen: str | None, config: Fields, text: Fields, model_dtype: shapes.KvDtype
 ) -> shapes.KvDtype:
     if chosen is not None:
-        return shapes.parse_dtype(chosen, "--kv-dtype")
+        return shapes.parse_dtype(chosen, named_parameter("kv_dtype"))
     quantised = config.nested("quantization_config") or text.nested("quantization_config")
     if quantised is None:
         return model_dtype
@@ -424,7 +426,9 @@ def _kv_dtype(
         dtypes = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
         key = (scheme.text("type"), scheme.integer("num_bits"))
         if key not in dtypes:
-            raise quantised.error("kv_cache_scheme", f"unknown scheme {key}: set --kv-dtype")
+            raise quantised.error(
+                "kv_cache_scheme", f"unknown scheme {key}: set {named_parameter('kv_dtype')}"
+            )
         return dtypes[key]
     if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
         return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
@@ -437,7 +441,7 @@ class Fields:
     refused.
     """
 
-    tree: dict[str, Any]
+    tree: JsonObject
     where: str
     used: set[str] = field(default_factory=set)
 
@@ -829,7 +833,7 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
     if defaults:
         default_values = ", ".join(f"{name} {value:,}" for name, value in defaults.items())
         notes.append(f"config.json omits defaults of its class: {default_values}")
-    merged: dict[str, Any] = text.tree | tree | defaults
+    merged: JsonObject = text.tree | tree | defaults
     return Fields(merged, text.where, text.used)
 
 
@@ -861,7 +865,7 @@ def _falcon_heads(text: Fields, *, is_new: bool) -> int:
     return 1 if is_single is None or is_single else text.integer("num_attention_heads")
 
 
-def _of_blocks(text: Fields) -> dict[str, Any]:
+def _of_blocks(text: Fields) -> JsonObject:
     """Return the fields of Nemotron's searched models (NAS) from their list of blocks.
 
     A block lists attention and network of a layer, which may be missing, and their widths.

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.parameters import named, setting
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 from kvtrace.llm.shape import (
     Chunked,
@@ -92,7 +94,7 @@ GPUS: Final = {
 }
 
 
-def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
+def computing_times(gpu: str, model: ModelShape, ranks: int) -> JsonObject:
     """Return the knobs of a preset for compute time of `model` on `ranks` of `gpu`.
 
     ConfigError for an unknown `gpu`, or a model with an unknown number of parameters.
@@ -106,7 +108,8 @@ def computing_times(gpu: str, model: ModelShape, ranks: int) -> dict[str, Any]:
     if not model.parameters:
         raise ConfigError(
             "the model's number of parameters is unknown, so compute time cannot be modelled: give"
-            f" --set prefill_ns_per_token=… and --set decode_ns_per_token=…, or use --gpu {INSTANT}"
+            f" {setting('prefill_ns_per_token=…')} and {setting('decode_ns_per_token=…')}, or use"
+            f" {named('gpu', INSTANT)}"
         )
     flops_per_s = GPUS[gpu].flops_per_s * FLOPS_SHARE * ranks
     bytes_per_s = GPUS[gpu].bytes_per_s * BANDWIDTH_SHARE
@@ -172,7 +175,7 @@ def attention_flops(model: ModelShape, ranks: int) -> dict[tuple[int, bool], int
     return flops_by_span
 
 
-def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
+def step_ns(knobs: JsonObject, batch: int, kv_bytes: int) -> int:
     """Return the time of a decode step of `batch` requests that reads `kv_bytes` on each rank."""
     weights: int = knobs["decode_ns_per_token"]
     if knobs["decode_active_ns"]:
@@ -183,8 +186,8 @@ def step_ns(knobs: dict[str, Any], batch: int, kv_bytes: int) -> int:
 
 
 def describe(
-    gpu: str, ranks: int, model: ModelShape, knobs: dict[str, Any], expected: dict[str, Any]
-) -> dict[str, Any]:
+    gpu: str, ranks: int, model: ModelShape, knobs: JsonObject, expected: JsonObject
+) -> JsonObject:
     """Return the serving model for metadata and summary.
 
     `knobs` are the compute knobs of the preset, `expected` those of the roofline; different ones
@@ -229,7 +232,7 @@ def describe(
     }
 
 
-def serving_text(serving: dict[str, Any]) -> str:
+def serving_text(serving: JsonObject) -> str:
     """Return one line on compute times and their source."""
     prefill, step_ns, steps = (
         serving[name] for name in ("prefill_tokens_per_s", "decode_ns_per_token", "decode_steps")

@@ -9,18 +9,22 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core import pa
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import numbers
 from kvtrace.core.tables import read_csv
 from kvtrace.core.text import open_utf8, read_bounded, utf8_lines
@@ -80,7 +84,7 @@ class Columns:
             for column_parts in zip(*map(self._counts, tables), strict=True)
         )
         order = np.argsort(times, kind="stable")
-        facts: dict[str, Any] = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
+        facts: JsonObject = {"out_of_order": int(np.count_nonzero(np.diff(times) < 0))}
         facts["files"] = [table.path.name for table in tables]
         if self.has_failures:
             order = order[outputs[order] > 0]
@@ -188,7 +192,7 @@ class Columns:
         )
         return np.rint(seconds * NS_PER_S).astype(np.int64), *tokens
 
-    def _notes(self, facts: Mapping[str, Any], shorter: int) -> list[str]:
+    def _notes(self, facts: JsonObject, shorter: int) -> list[str]:
         of_sessions = (
             f"the source has no block ids: prompts of one {self.session} are assumed to carry their"
             " history"
@@ -390,7 +394,7 @@ def servegen(
         trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
         for trace in traces
     }
-    stretches: list[tuple[float, float, float, str, float, Any]] = []
+    stretches: list[tuple[float, float, float, str, float, list[tuple[Array, Array]] | None]] = []
     for trace in traces:
         client_stretches = list(_stretches(trace, begin_s, end_s))
         histograms = _histograms(datasets[trace]) if client_stretches else {}
@@ -415,17 +419,20 @@ def servegen(
     factor = request_rate_per_s / mean_per_s if request_rate_per_s is not None and usable else 1.0
     if mean_per_s * factor * (end_s - begin_s) > _MOST_REQUESTS:
         raise TraceError(
-            f"more than {_MOST_REQUESTS} requests in the window: use a shorter --time-window",
+            f"more than {_MOST_REQUESTS} requests in the window: use a shorter"
+            f" {named('time_window')}",
             path=path,
         )
-    sampled_parts: list[tuple[Any, reading.Ints, reading.Ints]] = []
+    sampled_parts: list[tuple[NDArray[np.float64], reading.Ints, reading.Ints]] = []
     for begin, end, rate, law, shape, lengths in usable:
+        assert lengths is not None  # only these are usable
         times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
         lengths_sampled = [rng.choice(values, len(times), p=shares) for values, shares in lengths]
         sampled_parts.append((times, lengths_sampled[0], lengths_sampled[1]))
     if not sum(len(times) for times, *_ in sampled_parts):
         raise TraceError(
-            "no request was sampled in the window: use a longer --time-window, or another seed",
+            f"no request was sampled in the window: use a longer {named('time_window')}, or"
+            " another seed",
             path=path,
         )
     times, inputs, outputs = (np.concatenate(column) for column in zip(*sampled_parts, strict=True))
@@ -489,7 +496,7 @@ def _stretches(
             yield max(start_s, begin_s), min(next_s, end_s), rate, law, shape
 
 
-def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
+def _histograms(path: Path) -> dict[int, list[tuple[Array, Array]]]:
     """Return a client's histograms by the second from which they apply.
 
     Each is values and shares of prompts, and of answers.
@@ -532,7 +539,7 @@ def _histograms(path: Path) -> dict[int, list[tuple[Any, Any]]]:
 
 def _renewals(
     rng: np.random.Generator, rate_per_s: float, length_s: float, law: str, shape: float
-) -> Any:
+) -> NDArray[np.float64]:
     """Return the times of a stationary renewal process with intervals of `law` over `length_s`.
 
         first time = uniform share of a length-biased interval (the one at a random moment)
@@ -560,7 +567,7 @@ class ColumnsRead:
     """The columns read from one file as Arrow chunked arrays, and the names of unread columns."""
 
     path: Path
-    arrays: dict[str, Any]
+    arrays: dict[str, pa.ChunkedArray]
     unread: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -578,7 +585,7 @@ class ColumnsRead:
         )
         return values
 
-    def refuse(self, name: str, is_wrong: Any, values: Any, reason: str) -> None:
+    def refuse(self, name: str, is_wrong: Array, values: Array, reason: str) -> None:
         """Raise TraceError for the first row of column `name` that `is_wrong`, a boolean array."""
         refuse(
             is_wrong, f"{{}} {reason}", values, path=self.path, column=name, first_row=FIRST_LINE

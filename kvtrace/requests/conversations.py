@@ -13,13 +13,15 @@ from enum import StrEnum
 from functools import partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, need_file
 from kvtrace.core.files import decode_json, read_json
+from kvtrace.core.parameters import named
 from kvtrace.core.text import as_utf8
 from kvtrace.core.units import NS_PER_S, format_duration
 from kvtrace.requests import requests as reading
@@ -41,7 +43,7 @@ class Tokenizer(StrEnum):
     CHARACTERS = "characters"
 
 
-def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
+def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[object]], int, str]:
     """Return a function from text to units, the units of a token, and a description for notes.
 
     ConfigError for an unknown tokenizer; ProbeUnavailable if `tiktoken` was requested but is
@@ -56,7 +58,8 @@ def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[Any]], int, str]:
             # OSError: tiktoken downloads its vocabulary once, which may fail.
             if tokenizer == Tokenizer.TIKTOKEN:
                 raise ProbeUnavailable(
-                    f"tiktoken is not available ({error}); pip install tiktoken, or --tokenizer"
+                    f"tiktoken is not available ({error}); pip install tiktoken, or"
+                    f" {named('tokenizer')}"
                     " characters"
                 ) from None
         else:
@@ -170,11 +173,11 @@ def _read_turns(
     inputs, outputs, lengths = (array("q") for _ in range(3))
     with path.open("rb") as file:
         # A memory map keeps only the pages in use in memory.
-        text: Any = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        text: mmap.mmap | bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     if as_utf8(text[:4]) != text[:4]:
         text = as_utf8(text[:])
     conversations = decode_json(
-        text, list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}"
+        cast("bytes", text), list[msgspec.Raw], path, misfit="not a JSON array of conversations: {}"
     )
     for row, conversation in enumerate(conversations[:limit]):
         history_tokens, turns_before, has_question = 0, len(inputs), False
@@ -299,7 +302,7 @@ class _Conversations:
             shift = np.cumsum(np.maximum(0, idle - self.idle_cap_ns), dtype=np.int64)
             shift = np.concatenate([np.zeros(1, dtype=np.int64), shift])
             began_ns[order], ended_ns[order] = began_ns[order] - shift, ended_ns[order] - shift
-        is_kept = np.ones(len(calls), dtype=bool)
+        is_kept: NDArray[np.bool_] = np.ones(len(calls), dtype=bool)
         if self.start_ratio is not None:
             began_ns, ended_ns, is_kept = self._from_the_middle(
                 began_ns, ended_ns, np.array([call[2] for call in calls]), start_draw
@@ -361,7 +364,7 @@ class _Conversations:
         ended_ns: reading.Ints,
         sessions: reading.Ints,
         start_draw: float,
-    ) -> tuple[reading.Ints, reading.Ints, Any]:
+    ) -> tuple[reading.Ints, reading.Ints, NDArray[np.bool_]]:
         """Return times from a moment within the conversation, and a mask of the remaining requests.
 
         They are the requests from that moment on, and the last one before it in each of their

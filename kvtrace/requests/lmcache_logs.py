@@ -13,6 +13,8 @@ import msgspec
 
 from kvtrace.core.errors import TraceError, need_file
 from kvtrace.core.files import place_of
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_S, NS_PER_US
 from kvtrace.requests import requests as reading
 from kvtrace.requests.conversations import encoder
@@ -169,7 +171,7 @@ class _Key(msgspec.Struct):
 class _Record(msgspec.Struct, tag="record"):
     t_mono: reading.Seconds
     qualname: str
-    args: dict[str, Any]
+    args: JsonObject
 
 
 class _Layout(msgspec.Struct):
@@ -237,7 +239,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     if chunk_tokens not in dimensions:
         problem = (
             f"no tensor has a dimension of {chunk_tokens} tokens, only {sorted(dimensions)}: set"
-            " --block-tokens"
+            f" {named('block_tokens')}"
         )
         raise TraceError(problem, path=path)
     sizes = [
@@ -276,7 +278,7 @@ def _bare(value: Any) -> Any:
     return [_bare(inner) for inner in value] if isinstance(value, list) else value
 
 
-def _records(path: Path, digest: Any) -> Iterator[tuple[int, _Record]]:
+def _records(path: Path, digest: hashlib._Hash) -> Iterator[tuple[int, _Record]]:
     """Yield the records with their number, from 1, once the header is as it should be."""
     header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
     size = path.stat().st_size
@@ -330,7 +332,7 @@ def chunk_bytes(shapes: Sequence[Sequence[int]], dtypes: Sequence[str]) -> int |
     return sum(math.prod(shape) * (size or 0) for shape, size in zip(shapes, sizes, strict=True))
 
 
-def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> dict[str, Any]:
+def model_of(name: str, size_bytes: int | None, chunk_tokens: int) -> JsonObject:
     """Return the model in the origin of a source: its name, and KV bytes a token on one rank.
 
     The bytes are None if the log does not give them, or they are not a whole number.

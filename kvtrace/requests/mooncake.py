@@ -10,12 +10,14 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
 from kvtrace.requests import requests as reading
 
@@ -91,7 +93,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         if arrival_ns > reading.MAX_NS:
             problem = (
                 f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time"
-                " unit? (--time-unit)"
+                f" unit? ({named('time_unit')})"
             )
             raise lines.fault(problem, number, "timestamp")
         times.append(arrival_ns)
@@ -112,7 +114,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     order = np.argsort(reading.column(times), kind="stable")
     arrivals = reading.column(times)[order]
     offsets, all_ids = reading.flat(chains, order)
-    facts: dict[str, Any] = {"time_unit": time_unit, "block_references": len(all_ids)}
+    facts: JsonObject = {"time_unit": time_unit, "block_references": len(all_ids)}
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (
@@ -276,14 +278,14 @@ class Sessions:
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
         return prompt_tokens, reading.NONE
 
-    def columns(self, order: reading.Ints, start_ns: int) -> dict[str, Any]:
+    def columns(self, order: reading.Ints, start_ns: int) -> reading.SessionColumns:
         """Return the session columns of Requests, in `order`, with times from `start_ns`.
 
         Empty if no row has a session.
         """
         if not self._sessions:
             return {}
-        session_columns: dict[str, Any] = {
+        session_columns: reading.SessionColumns = {
             "session_id": reading.column(self.number)[order],
             "turn": reading.column(self.turn)[order],
         }
@@ -292,7 +294,9 @@ class Sessions:
             session_columns["pause"] = (
                 "the file's delay, and where a turn has none, the time between arrivals"
             )
-        return session_columns | ({"untimed": self._untimed_note} if self.untimed else {})
+        if self.untimed:
+            session_columns["untimed"] = self._untimed_note
+        return session_columns
 
     @property
     def _untimed_note(self) -> str:

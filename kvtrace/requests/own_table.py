@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from kvtrace.core.errors import TraceError
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
@@ -48,13 +49,23 @@ def read(path: Path) -> reading.Requests:
         "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
     )
     tokens, notes = (columns["input_tokens"], columns["output_tokens"]), tuple(reader.meta.notes)
-    extra_columns: dict[str, Any] = {
-        name: None if (columns[name] == reading.NONE).all() else columns[name]
+    session_id, turn, qos = (
+        None if (columns[name] == reading.NONE).all() else columns[name]
         for name in ("session_id", "turn", "qos")
-    }
-    extra_columns["kind"] = None if (columns["kind"] == _TRACE_KIND).all() else columns["kind"]
+    )
+    kind = None if (columns["kind"] == _TRACE_KIND).all() else columns["kind"]
     return reading.Requests(
-        columns["arrival_ns"], *tokens, offsets, ids, block_tokens, origin, notes, **extra_columns
+        columns["arrival_ns"],
+        *tokens,
+        offsets,
+        ids,
+        block_tokens,
+        origin,
+        notes,
+        session_id,
+        turn,
+        qos,
+        kind,
     )
 
 
@@ -67,7 +78,47 @@ unanswered unasked unknown_speakers
 """The fields of an origin that count oddities of the file."""
 
 
-def account(requests: reading.Requests) -> dict[str, Any]:
+class TokenFigures(TypedDict):
+    """Tokens of prompts, or of answers, over all requests."""
+
+    sum: int
+    mean: float
+    p50: int
+    p95: int
+    max: int
+
+
+class GapFigures(TypedDict):
+    """Intervals between arrivals of at least GAP_INTERVALS mean intervals; null without any span."""
+
+    count: int
+    total_ns: int
+    longest_ns: int | None
+    """The longest interval, a gap or not."""
+    longest_starts_ns: int | None
+
+
+class RequestsAccount(TypedDict):
+    """The figures of a requests table."""
+
+    requests: int
+    span_ns: int
+    requests_per_s: float | None
+    input_tokens: TokenFigures
+    output_tokens: TokenFigures
+    conversations: int | None
+    block_tokens: int | None
+    block_references: int | None
+    distinct_blocks: int | None
+    block_reuse: float | None
+    gaps: GapFigures
+    oddities: JsonObject
+    """Counts of oddities, or lists of names, as the origin of the requests has them."""
+    nulls: dict[str, int]
+    """Rows without a value, by column."""
+
+
+def account(requests: reading.Requests) -> RequestsAccount:
     """Return the figures of `requests`: counts, span, tokens, reuse, gaps, oddities, nulls.
 
     `block_reuse` is the share of block references to a block that an earlier reference named; with
@@ -78,7 +129,7 @@ def account(requests: reading.Requests) -> dict[str, Any]:
     references = len(requests.block_ids)
     distinct = len(np.unique(requests.block_ids)) if requests.block_tokens else None
     sessions = requests.session_id
-    gaps: dict[str, Any] = {
+    gaps: GapFigures = {
         "count": 0,
         "total_ns": 0,
         "longest_ns": None,
@@ -128,7 +179,7 @@ def account(requests: reading.Requests) -> dict[str, Any]:
     }
 
 
-def _tokens(values: reading.Ints) -> dict[str, Any]:
+def _tokens(values: reading.Ints) -> TokenFigures:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {
         "sum": int(values.sum()),
@@ -145,7 +196,7 @@ def write(
     argv: list[str],
     seed: int,
     progress: Callable[[float], None] = lambda _rows: None,
-) -> dict[str, Any]:
+) -> RequestsAccount:
     """Write `requests` to `path` and return their figures; `progress` receives the rows so far."""
     figures = account(requests)
     source, notes = requests.origin, list(requests.notes)
@@ -160,11 +211,10 @@ def write(
     return figures
 
 
-def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
+def lines(figures: RequestsAccount) -> list[tuple[str, str]]:
     """Return the figures as lines of (name, value) for people."""
 
-    def tokens(name: str) -> str:
-        token_figures = figures[name]
+    def tokens(token_figures: TokenFigures) -> str:
         return (
             f"mean {token_figures['mean']:,.1f}, p50 {token_figures['p50']:,}, p95 {token_figures['p95']:,}, max {token_figures['max']:,}, sum"
             f" {token_figures['sum']:,}"
@@ -187,8 +237,8 @@ def lines(figures: dict[str, Any]) -> list[tuple[str, str]]:
             format_duration(figures["span_ns"])
             + ("" if rate is None else f", {rate:.3g} requests/s"),
         ),
-        ("input tokens", tokens("input_tokens")),
-        ("output tokens", tokens("output_tokens")),
+        ("input tokens", tokens(figures["input_tokens"])),
+        ("output tokens", tokens(figures["output_tokens"])),
         (
             "conversations",
             "none" if figures["conversations"] is None else format_count(figures["conversations"]),

@@ -28,6 +28,7 @@ import msgspec
 
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, TraceError, how_to_add
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import EVENTS, MOST, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import Writer, open_table
 from kvtrace.core.units import NS_PER_S
@@ -74,10 +75,10 @@ class Recorder:
         self._zmq, self._out, self._next = zmq, out, None
         self._stack = ExitStack()
         context = self._stack.enter_context(zmq.Context())
-        self._subscriber = self._open(context, zmq.SUB, endpoint, "--zmq")
+        self._subscriber = self._open(context, zmq.SUB, endpoint, named("zmq"))
         self._subscriber.setsockopt_string(zmq.SUBSCRIBE, topic)
         self._replay = (
-            None if replay is None else self._open(context, zmq.DEALER, replay, "--replay")
+            None if replay is None else self._open(context, zmq.DEALER, replay, named("replay"))
         )
 
     _next: int | None

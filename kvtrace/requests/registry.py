@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC
+from kvtrace.core.parameters import named
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests, Reshaping
@@ -98,7 +99,7 @@ def refuse_packed(path: Path) -> None:
 
 
 def read(
-    kind: str, path: Path, options: Mapping[str, Any], reshaping: Reshaping, seed: int
+    kind: str, path: Path, options: Mapping[str, object], reshaping: Reshaping, seed: int
 ) -> Requests:
     """Return the requests of `path`, a source of `kind`, transformed by `reshaping`.
 
@@ -118,10 +119,14 @@ def read(
             takers = ", ".join(
                 source_.name for source_ in SOURCES.values() if name in source_.options
             )
-            flag = f"--{name.removesuffix('_per_s').removesuffix('_ns').replace('_', '-')}"
-            raise ConfigError(f"{flag} works only with --source {takers}, not {kind}; remove it")
-    if given_options.get("block_tokens", 1) < 1:
-        raise ConfigError(f"--block-tokens {given_options['block_tokens']}: must be > 0")
+            parameter = name.removesuffix("_per_s").removesuffix("_ns")
+            raise ConfigError(
+                f"{named(parameter)} works only with {named('source', takers)}, not {kind}; remove"
+                " it"
+            )
+    block_tokens = given_options.get("block_tokens")
+    if isinstance(block_tokens, int) and block_tokens < 1:
+        raise ConfigError(f"{named('block_tokens', block_tokens)}: must be > 0")
     refuse_packed(path)
     generators = (np.random.default_rng(seed),) if "rng" in source.options else ()
     requests: Requests = source.load().read(path, *generators, **given_options)
@@ -207,7 +212,8 @@ def detect(path: Path) -> str:
         detected = _detect_file(path)
     if detected is None:
         raise ConfigError(
-            f"the format of {path} is unknown: name it with --source, one of {', '.join(SOURCES)}"
+            f"the format of {path} is unknown: name it with {named('source')}, one of"
+            f" {', '.join(SOURCES)}"
         )
     return detected
 

@@ -20,7 +20,18 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, NamedTuple, Self, TypeVar
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    Self,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import msgspec
 import numpy as np
@@ -29,7 +40,9 @@ from numpy.typing import NDArray
 from kvtrace.core import pa, pc, pl
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
+from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
 from kvtrace.core.text import as_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S, format_duration
@@ -38,6 +51,28 @@ Ints = NDArray[np.int64]
 
 NONE = -1
 """Null in `session_id`, `turn` and `qos`."""
+
+
+class CopiedColumns(TypedDict, total=False):
+    """Columns of `Requests` that each copy of a request has in common."""
+
+    input_tokens: Ints
+    output_tokens: Ints
+    turn: Ints | None
+    qos: Ints | None
+    kind: Ints | None
+
+
+class SessionColumns(TypedDict, total=False):
+    """What a source with sessions adds to `Requests`."""
+
+    session_id: Ints | None
+    turn: Ints | None
+    qos: Ints | None
+    kind: Ints | None
+    answered_ns: Ints | None
+    pause: str
+    untimed: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +100,7 @@ class Requests:
     block_offsets: Ints
     block_ids: Ints
     block_tokens: int
-    origin: dict[str, Any]
+    origin: JsonObject
     """Metadata of the source: kind, file name, SHA-256, block_tokens, counts."""
     notes: tuple[str, ...]
     session_id: Ints | None = None
@@ -192,8 +227,8 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 def origin_of(
-    kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: Any
-) -> dict[str, Any]:
+    kind: str, path: Path, sha256: str, requests: int, block_tokens: int, **facts: object
+) -> JsonObject:
     """Return the metadata of a source: common fields, then its own `facts`."""
     base = {
         "kind": kind,
@@ -209,9 +244,9 @@ def without_blocks(
     arrival_ns: Ints,
     input_tokens: Ints,
     output_tokens: Ints,
-    origin: dict[str, Any],
+    origin: JsonObject,
     notes: tuple[str, ...],
-    **extra_columns: Any,
+    **extra_columns: Unpack[SessionColumns],
 ) -> Requests:
     """Return the requests of a source without block ids.
 
@@ -461,7 +496,11 @@ class JsonLines(Generic[T]):
         blocks_needed = -(-tokens // block_tokens)
         if ids != blocks_needed and not (may_lack_last and ids == tokens // block_tokens):
             problem = f"{ids} ids, but {tokens} input tokens in blocks of {block_tokens} need {blocks_needed}"
-            raise self.fault(f"{problem}; another block size? (--block-tokens)", number, "hash_ids")
+            raise self.fault(
+                f"{problem}; another block size? ({named_parameter('block_tokens')})",
+                number,
+                "hash_ids",
+            )
 
     def __iter__(self) -> Iterator[tuple[int, T]]:
         """Yield each line, decoded, and its number, from 1.
@@ -529,7 +568,7 @@ def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
     return [f"fields of the file that are not used: {', '.join(unused)}"] if unused else []
 
 
-def full_blocks(tokens: Sequence[Any], block_tokens: int) -> Iterator[Sequence[Any]]:
+def full_blocks(tokens: Sequence[T], block_tokens: int) -> Iterator[Sequence[T]]:
     """Yield the full blocks of a prompt's tokens; the tokens name a block."""
     last = len(tokens) - block_tokens
     return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
@@ -630,8 +669,8 @@ class Gathered:
         )
         self._inputs.append(input_tokens)
         self._outputs.append(output_tokens)
-        numbers: Any = (
-            chain
+        numbers = (
+            cast("Iterable[int]", chain)
             if self._has_numbers
             else [self._ids.setdefault(name, len(self._ids)) for name in chain]
         )
@@ -648,7 +687,7 @@ class Gathered:
         sha256: str,
         block_tokens: int,
         notes: Iterable[str] = (),
-        **facts: Any,
+        **facts: object,
     ) -> Requests:
         """Return the requests in order of arrival, from 0 ns on.
 
@@ -681,7 +720,7 @@ class Gathered:
                 ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
-        optional_columns: dict[str, Any] = {}
+        optional_columns: SessionColumns = {}
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
             optional_columns["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
@@ -792,19 +831,22 @@ class Reshaping:
             raise ConfigError(f"scale common(={self.scale_common:g}) must be from 0 to 1")
         if self.scale == 1 and (self.scale_common or self.scale_shift_ns != SCALE_SHIFT_NS):
             raise ConfigError(
-                "scale common and scale shift are for copies: add --scale, such as 64"
+                f"scale common and scale shift are for copies: add {named_parameter('scale')},"
+                " such as 64"
             )
         if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
             raise ConfigError(
-                f"--over-limit {self.over_limit} needs the limit: give --max-input-tokens, such as"
+                f"{named_parameter('over_limit', self.over_limit)} needs the limit: give"
+                f" {named_parameter('max_input_tokens')}, such as"
                 " 8192"
             )
         if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
             raise ConfigError(
-                f"--cycle-ids {self.cycle_ids} is for later cycles: add --cycles, such as 2"
+                f"{named_parameter('cycle_ids', self.cycle_ids)} is for later cycles: add"
+                f" {named_parameter('cycles')}, such as 2"
             )
 
-    def as_config(self) -> dict[str, Any]:
+    def as_config(self) -> JsonObject:
         """Return the fields that are not at their defaults."""
         defaults = msgspec.to_builtins(Reshaping())
         return {
@@ -878,11 +920,17 @@ def take(requests: Requests, rows: Ints) -> Requests:
         "kind",
         "answered_ns",
     )
-    columns: dict[str, Any] = {
+    columns = {
         name: values[rows] for name in names if (values := getattr(requests, name)) is not None
     }
     waits = None if requests.waits is None else requests.waits.select(rows)
-    return replace(requests, block_offsets=offsets, block_ids=ids, waits=waits, **columns)
+    return replace(
+        requests,
+        block_offsets=offsets,
+        block_ids=ids,
+        waits=waits,
+        **cast("SessionColumns", columns),
+    )
 
 
 BATCH_ROWS = 1 << 16
@@ -1005,9 +1053,7 @@ def _copy_requests(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], 
             + position_in_chain
         ] = ids_of(copy_number)
     columns = {name: values for name in _COLUMNS if (values := getattr(requests, name)) is not None}
-    copied_columns: dict[str, Any] = {
-        name: values[order % count] for name, values in columns.items()
-    }
+    copied_columns = {name: values[order % count] for name, values in columns.items()}
     if (sessions := requests.session_id) is not None:
         numbers, conversations = dense(sessions[sessions != NONE])
         session_ids = np.full((len(shifts_ns), count), NONE, dtype=np.int64)
@@ -1024,7 +1070,7 @@ def _copy_requests(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], 
         session_id=sessions,
         answered_ns=None if answered is None else shifted(answered, shifts_ns)[order],
         waits=None if waits is None else waits.repeated(shifts_ns).select(order),
-        **copied_columns,
+        **cast("CopiedColumns", copied_columns),
     )
 
 
@@ -1041,7 +1087,9 @@ def superpose(
     """
     count, references = len(requests), len(requests.block_ids)
     if common and not requests.block_tokens:
-        raise ConfigError("--scale-common needs block ids in the file; this one has none")
+        raise ConfigError(
+            f"{named_parameter('scale_common')} needs block ids in the file; this one has none"
+        )
     if count * copies > MAX_REQUESTS:
         raise ConfigError(f"scale(={copies}) of {count} requests are more than a trace can hold")
     shifts = np.zeros(copies, dtype=np.int64)
@@ -1106,7 +1154,8 @@ def choose(requests: Requests, turns: Turns | None) -> tuple[Requests, Waits | N
     if not len(waits):
         if is_requested:
             raise ConfigError(
-                "--turns follow: no request has an earlier turn in its session; remove the option"
+                f"{named_parameter('turns', 'follow')}: no request has an earlier turn in its"
+                " session; remove the option"
             )
         return requests, None
     pause = requests.pause
@@ -1140,7 +1189,7 @@ def waits_of(requests: Requests) -> Waits:
     )
 
 
-def block_lists(lists: Any, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
+def block_lists(lists: pa.ChunkedArray, path: Path, *, has_ids: bool) -> tuple[Ints, Ints]:
     """Return the number of ids of each request, and the ids, from the column `lists` of a table.
 
     All requests have ids, or none.
@@ -1167,7 +1216,7 @@ def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, pa
         TraceError: at the first row whose value is not allowed.
     """
 
-    def refuse_where(is_wrong: Any, name: str, reason: str) -> None:
+    def refuse_where(is_wrong: NDArray[np.bool_], name: str, reason: str) -> None:
         refuse(is_wrong, f"{{}} {reason}", columns[name], path=path, column=name)
 
     arrivals = columns["arrival_ns"]

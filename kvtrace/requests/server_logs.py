@@ -42,7 +42,7 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
     log, logged, texts = _Log(path, object), dict[str, _LoggedRequest](), 0
     encode, per_token, words = encoder(tokenizer)
 
-    def units_of(text: str, ids: str | None) -> tuple[Any, ...]:
+    def units_of(text: str, ids: str | None) -> tuple[object, ...]:
         if ids is not None:
             return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
         units = encode(log.text(text, number) or "")
@@ -204,7 +204,7 @@ class _LoggedRequest:
 
     arrival_ns: int
     answered_ns: int | None = None
-    units: tuple[Any, ...] | None = None
+    units: tuple[object, ...] | None = None
     """Tokens of the prompt as ids or pieces of text; None if the log has neither."""
     input_tokens: int = 0
     output_tokens: int | None = None

@@ -31,17 +31,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import pairwise
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from kvtrace.core import pa
+from kvtrace.core.arrays import Array
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import I8, function
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import REQUESTS, Qos, RequestKind, enum_code
 from kvtrace.core.units import (
     DURATIONS_NS,
@@ -77,7 +79,7 @@ _make_users = function("user_make_all", USER, I8, int, I8, int, I8, int)
 
 def make_users(
     count: int, seed: int, *, kind: RequestKind | None = None, mean_think_ns: int | None = None
-) -> tuple[Any, Any]:
+) -> tuple[Array, Array]:
     """Return `count` users (USER records) and their first arrivals (int64 ns), from `seed`.
 
     Without `kind`, each is of a random kind. `mean_think_ns` replaces the think times of the kinds.
@@ -135,7 +137,8 @@ def make_overlapping(
     ) > len(requests):
         if rows > _MAX_OVERLAPPING:
             raise ConfigError(
-                f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten --duration or use"
+                f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten"
+                f" {named('duration')} or use"
                 " fewer users"
             )
         requests = np.empty(2 * len(requests), _OVERLAPPING)
@@ -152,7 +155,7 @@ def make_overlapping(
 
 
 def _serve(
-    requests: Any, servers: int, until_ns: int, decode_ns_per_token: int, max_requests: int | None
+    requests: Array, servers: int, until_ns: int, decode_ns_per_token: int, max_requests: int | None
 ) -> tuple[list[int], list[int]]:
     """Return the requests that are started, in order, and their start times.
 
@@ -179,7 +182,7 @@ def _serve(
 
 
 def _requests(
-    served: Any, times: Any, users: Any, requested_count: int, decode_ns_per_token: int
+    served: Array, times: Array, users: Array, requested_count: int, decode_ns_per_token: int
 ) -> Requests:
     """Return `served` requests in order of their start; conversations are numbered as they begin."""
     conversation_keys = pa.array(served["user"] * (1 << 32) + served["conversation"])
@@ -676,13 +679,22 @@ def make_open_loop(
         np.ascontiguousarray(turns[name]) for name in _TURN.names or ()
     )
     notes = _notes(arrivals, origin, max_context_tokens)
-    extra_columns = {"session_id": session, "turn": turn, "qos": qos, "kind": kind}
-    return without_blocks(times, inputs, outputs, origin, notes, **extra_columns)
+    return without_blocks(
+        times,
+        inputs,
+        outputs,
+        origin,
+        notes,
+        session_id=session,
+        turn=turn,
+        qos=qos,
+        kind=kind,
+    )
 
 
 def _turns(
     count: int, live: int, max_context_tokens: int, seed: int, kind: RequestKind | None
-) -> Any:
+) -> Array:
     """Return `count` turns; conversations are numbered as they begin."""
     turns, conversations = np.empty(count, _TURN), np.zeros(live, _LIVE)
     conversations["user"] = NONE

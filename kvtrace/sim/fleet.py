@@ -24,6 +24,7 @@ from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.config import nearest
 from kvtrace.core.document.chapters import HitRatios, hit_ratios
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.simulation_stats import (
     FleetImbalance,
@@ -125,7 +126,8 @@ def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...
     for incident in found:
         if until_ns is not None and incident.at_ns >= until_ns:
             raise ConfigError(
-                f"--event {incident.text}: the simulation ends at {format_duration(until_ns)}"
+                f"{named('events', incident.text)}: the simulation ends at"
+                f" {format_duration(until_ns)}"
             )
     return found
 
@@ -138,9 +140,9 @@ def parse(text: str) -> Incident:
     if name not in kinds:
         forms = ", ".join(f"TIME:{kind}" for kind in Kind)
         raise ConfigError(
-            f"--event {text}: no such event{nearest(name, list(kinds))}; write {forms}"
+            f"{named('events', text)}: no such event{nearest(name, list(kinds))}; write {forms}"
         )
-    kind, form = kinds[name], f"--event {text}: write TIME:{kinds[name]}"
+    kind, form = kinds[name], f"{named('events', text)}: write TIME:{kinds[name]}"
     parts = kind.replace("[:", ":[").split(":")[1:]
     if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
         raise ConfigError(form)
@@ -148,15 +150,15 @@ def parse(text: str) -> Incident:
     try:
         lasts_ns, at_ns = parse_duration_ns(said.get("DURATION", "0")), parse_duration_ns(at)
     except ConfigError as error:
-        raise ConfigError(f"--event {text}: {error}") from None
+        raise ConfigError(f"{named('events', text)}: {error}") from None
     if "DURATION" in said and lasts_ns == 0:
-        raise ConfigError(f"--event {text}: {said['DURATION']} must be > 0")
+        raise ConfigError(f"{named('events', text)}: {said['DURATION']} must be > 0")
     place, nodes = (
         _number(of, form)
         for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1"))
     )
     if nodes == 0:
-        raise ConfigError(f"--event {text}: at least 1 node restarts at once")
+        raise ConfigError(f"{named('events', text)}: at least 1 node restarts at once")
     return Incident(text, at_ns, kind, place, lasts_ns, said.get("TIER"), nodes)
 
 
@@ -173,7 +175,7 @@ def steps_of(
     found: list[tuple[Move, Incident]] = []
     racks = fleet.instances(Scope.RACK)
     for incident in incidents:
-        of, place = f"--event {incident.text}: there is no", incident.place
+        of, place = f"{named('events', incident.text)}: there is no", incident.place
         if incident.kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
             if place >= racks:
                 known = (
@@ -182,9 +184,9 @@ def steps_of(
                 raise ConfigError(f"{of} rack {place}: {known}")
         elif place >= fleet.nodes:
             known = (
-                f"0 to {fleet.nodes - 1} (--nodes {fleet.nodes})"
+                f"0 to {fleet.nodes - 1} ({named('nodes', fleet.nodes)})"
                 if fleet.nodes > 1
-                else "0 alone (--nodes 1)"
+                else f"0 alone ({named('nodes', 1)})"
             )
             raise ConfigError(f"{of} node {place}: nodes are {known}")
         found += [(step, incident) for step in _steps(incident, fleet, tiers)]
@@ -225,7 +227,8 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
         case Kind.STORE_UNREACHABLE:
             if fleet.nodes > 1 and tiers[-1].scope is not Scope.FLEET:
                 raise ConfigError(
-                    f"--event {incident.text}: the slowest tier, {tiers[-1].name}, is shared by no"
+                    f"{named('events', incident.text)}: the slowest tier, {tiers[-1].name}, is"
+                    " shared by no"
                     f" more than a {tiers[-1].scope}: set tiers.{tiers[-1].name}.scope=fleet"
                 )
             yield Move(at_ns, True, records.GONE, 0, len(tiers) - 1)
@@ -243,13 +246,15 @@ def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
         drives = [t for name, t in own.items() if not is_memory(name)]
         if not drives:
             raise ConfigError(
-                f"--event {incident.text}: no node has a drive of its own; name one of its tiers: "
+                f"{named('events', incident.text)}: no node has a drive of its own; name one of"
+                " its tiers: "
                 f"{incident.text}:TIER with {' or '.join(own) or 'scope=node'}"
             )
         return drives[-1]
     if incident.tier not in own:
         raise ConfigError(
-            f"--event {incident.text}: nodes have no tier {incident.tier} of their own; theirs are "
+            f"{named('events', incident.text)}: nodes have no tier {incident.tier} of their own;"
+            " theirs are "
             f"{', '.join(own) or 'none'}"
         )
     return own[incident.tier]
@@ -285,7 +290,9 @@ def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) ->
             )
             is_gone = step.kind == records.GONE
         if wrong:
-            raise ConfigError(f"--event {incident.text}: {wrong} at {format_duration(step.at_ns)}")
+            raise ConfigError(
+                f"{named('events', incident.text)}: {wrong} at {format_duration(step.at_ns)}"
+            )
         if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
             _check_served(
                 incident,
@@ -301,7 +308,7 @@ def _check_served(
     """Refuse a fleet without nodes for good, or one of two pools of which one has none."""
     if is_last and len(gone) == fleet.nodes:
         raise ConfigError(
-            f"--event {incident.text}: no node is left, and none joins later: add"
+            f"{named('events', incident.text)}: no node is left, and none joins later: add"
             " TIME:node-joined:NODE"
         )
     if fleet.is_disaggregated:
@@ -312,7 +319,8 @@ def _check_served(
         for what, nodes in pools.items():
             if gone.issuperset(nodes):
                 raise ConfigError(
-                    f"--event {incident.text}: none of the nodes that {what} would be left; at"
+                    f"{named('events', incident.text)}: none of the nodes that {what} would be"
+                    " left; at"
                     " least one must stay"
                 )
 

@@ -25,6 +25,7 @@ from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import (
     OBJECTS,
     REQUESTS,
@@ -81,7 +82,8 @@ def write(
         objects_path(path).absolute(),
     ):
         raise ConfigError(
-            f"--requests-out {requests_path}: the trace or its objects go there; name another file"
+            f"{named('requests_out', requests_path)}: the trace or its objects go there; name"
+            " another file"
         )
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: when it is there, all is there.

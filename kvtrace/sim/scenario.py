@@ -131,7 +131,7 @@ def build_scenario(
     resolved = load_preset(preset, settings, gpu, computing_times)
     is_synthetic = requests is None
     duration = duration or ((resolved.load.duration or DURATION) if is_synthetic else None)
-    until_ns = positive("--duration", parse_duration_ns)(duration) if duration else None
+    until_ns = positive("duration", parse_duration_ns)(duration) if duration else None
     waits = None
     if requests is not None:
         requests, waits = choose(requests, turns)

@@ -38,6 +38,7 @@ from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import available_bytes
 from kvtrace.core.native.library import StructAt, function, held_back
 from kvtrace.core.native.structs import Structure
+from kvtrace.core.parameters import named
 from kvtrace.core.simulation_stats import (
     DecodeStats,
     LookupCounts,
@@ -482,7 +483,9 @@ def check_memory(more_bytes: int) -> None:
     if left is not None and left < more_bytes:
         taken = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
         why = f"the simulation has taken {taken} of memory, and {format_bytes(left)} is left"
-        raise OutOfMemory(f"{why}: use fewer users or nodes, a shorter --duration or larger chunks")
+        raise OutOfMemory(
+            f"{why}: use fewer users or nodes, a shorter {named('duration')} or larger chunks"
+        )
 
 
 def make_rows(columns: Structure, rows: int) -> None:
@@ -622,7 +625,7 @@ class Simulation:
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for"
-                " synthetic users: leave them out, or FILE and --request-rate"
+                f" synthetic users: leave them out, or FILE and {named('request_rate')}"
             )
         self._first_tokens: list[Array] = []
         self._tables = GrowableTables()

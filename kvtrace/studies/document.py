@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean
-from typing import Any, Final
+from typing import Final
 
 from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
@@ -172,7 +172,7 @@ def _candidate_table(
     )
 
 
-def _figures(candidate: Candidate) -> dict[str, Any]:
+def _figures(candidate: Candidate) -> dict[str, float | None]:
     """Return the figures of `candidate` by column; the mean over its seeds, null if unknown."""
     tiers_by_seed = [row.figures.tiers for row in candidate.rows if row.figures]
     storage = [tiers[-1] for tiers in tiers_by_seed if not is_memory(tiers[-1].name)]

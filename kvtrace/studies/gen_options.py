@@ -8,11 +8,11 @@ its configurations in these options, so they are part of the library. `prepare` 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, replace
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Protocol, TypeVar
 
 import typer
 from msgspec import UNSET
@@ -21,6 +21,7 @@ from kvtrace.core.app import Command, UsageError, command_of, log, option
 from kvtrace.core.config import check_units
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.simulation_stats import TierStats
 from kvtrace.core.statistics import (
     SECONDS_PER_DAY,
@@ -59,30 +60,28 @@ TensorParallel = Annotated[
 E = TypeVar("E", bound=StrEnum)
 
 
-def member(kind: type[E], text: str, flag: str) -> E:
-    """Return the member of `kind` called `text`; ConfigError, naming `flag`, if there is none."""
+def member(kind: type[E], text: str, parameter: str) -> E:
+    """Return the member of `kind` called `text`; ConfigError, naming `parameter`, if none is."""
     if text not in tuple(kind):
-        raise ConfigError(f"{flag} {text}: use {' or '.join(kind)}")
+        raise ConfigError(f"{named(parameter, text)}: use {' or '.join(kind)}")
     return kind(text)
 
 
-_FLAGS = {"tensor_parallel": "--tp", "max_requests": "--limit"}
+class OptionGroup(Protocol):
+    """A group of options: a dataclass, one field an option."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
-def flag_of(field: str) -> str:
-    """Return the flag of an option that takes its name from a field."""
-    return _FLAGS.get(field) or f"--{field.replace('_', '-')}"
-
-
-def given(group: Any, *but: str) -> JsonObject:
+def given(group: OptionGroup, *but: str) -> JsonObject:
     """Return those options of `group` that were given, by name, but for some.
 
     What is not at its default.
     """
-    named = (
+    values = (
         (field, getattr(group, field.name)) for field in fields(group) if field.name not in but
     )
-    return {field.name: value for field, value in named if value != field.default}
+    return {field.name: value for field, value in values if value != field.default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,14 +148,14 @@ class SourceArguments:
             log(f"note: {path} is read as --source {kind}")
         wanted = Reshaping(
             max_input_tokens=self.max_input_tokens,
-            over_limit=member(OverLimit, self.over_limit, "--over-limit"),
+            over_limit=member(OverLimit, self.over_limit, "over_limit"),
             jitter_ns=parse_duration_ns(self.jitter),
             time_scale=self.time_scale,
             cycles=self.cycles,
-            cycle_ids=member(CycleIds, self.cycle_ids, "--cycle-ids"),
+            cycle_ids=member(CycleIds, self.cycle_ids, "cycle_ids"),
             max_requests=max_requests,
             scale=self.scale,
-            scale_common=parse_share(self.scale_common, "--scale-common"),
+            scale_common=parse_share(self.scale_common, "scale_common"),
             scale_shift_ns=(
                 SCALE_SHIFT_NS if self.scale_shift is None else parse_duration_ns(self.scale_shift)
             ),
@@ -170,13 +169,15 @@ class SourceArguments:
         if self.start_ratio is not None:
             least, _, most = self.start_ratio.partition("-")
             options["start_ratio"] = tuple(
-                parse_share(part, "--start-ratio") for part in (least, most or least)
+                parse_share(part, "start_ratio") for part in (least, most or least)
             )
         if self.time_window is not None:
             start, _, length = self.time_window.rpartition("+")
             options["time_window_ns"] = parse_duration_ns(start or "0s"), parse_duration_ns(length)
             if not options["time_window_ns"][1]:
-                raise ConfigError(f"--time-window {self.time_window}: write for example 20h+10min")
+                raise ConfigError(
+                    f"{named('time_window', self.time_window)}: write for example 20h+10min"
+                )
         same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
         options |= {name: getattr(self, name) for name in same}
         return read(kind, path, options, wanted, seed)
@@ -214,19 +215,20 @@ class UserArguments:
         """
         if file is not None and self.users is not None:
             raise ConfigError(
-                f"--users {self.users}: requests come from {file}; leave one of the two out"
+                f"{named('users', self.users)}: requests come from {file}; leave one of the two out"
             )
         for name, value in given(source, *_OPEN_LOOP).items() if file is None else ():
             raise ConfigError(
-                f"{flag_of(name)} {value} needs a FILE to read; without one, users are synthetic"
+                f"{named(name, value)} needs a FILE to read; without one, users are synthetic"
             )
         if self.users is not None and (said := self.open_loop(source)):
             raise ConfigError(
-                f"--users {self.users} is a closed loop, {said} an open one; leave one of them out"
+                f"{named('users', self.users)} is a closed loop, {said} an open one; leave one of"
+                " them out"
             )
         for name, value in given(self, "users").items() if file is not None else ():
             why = f"only for synthetic users in an open loop, not {file}; leave one of them out"
-            raise ConfigError(f"{flag_of(name)} {value}: {why}")
+            raise ConfigError(f"{named(name, value)}: {why}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
         """Return the first option of an open loop that was given, as the user writes it.
@@ -236,7 +238,7 @@ class UserArguments:
         said = {name: value for name, value in given(source).items() if name in _OPEN_LOOP} | given(
             self, "users"
         )
-        return next((f"{flag_of(name)} {value}" for name, value in said.items()), None)
+        return next((f"{named(name, value)}" for name, value in said.items()), None)
 
     def parse_open_loop(self, source: SourceArguments) -> OpenLoop:
         """Return the open loop that the options describe.
@@ -250,14 +252,17 @@ class UserArguments:
 
         if source.request_rate is None:
             raise ConfigError(
-                f"{self.open_loop(source)} needs an open loop: give its --request-rate, such as"
+                f"{self.open_loop(source)} needs an open loop: give its {named('request_rate')},"
+                " such as"
                 " 20/s"
             )
-        process = member(Process, self.arrivals or Process.POISSON, "--arrivals")
+        process = member(Process, self.arrivals or Process.POISSON, "arrivals")
         curve = given(self, "users", "arrivals")
         for name, value in curve.items():
             if process is not Process.DIURNAL and name != "burstiness":
-                raise ConfigError(f"--{name} {value} needs --arrivals diurnal, not {process}")
+                raise ConfigError(
+                    f"{named(name, value)} needs {named('arrivals', 'diurnal')}, not {process}"
+                )
         if "day" in curve:
             curve["day_ns"] = parse_duration_ns(curve.pop("day"))
         arrivals = ArrivalProcess(parse_rate_per_s(source.request_rate), process, **curve)
@@ -347,13 +352,14 @@ class FleetArguments:
             given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ()
         ):
             raise ConfigError(
-                f"{flag_of(name)} {value} needs several nodes: add --nodes, such as --nodes 8"
+                f"{named(name, value)} needs several nodes: add {named('nodes')}, such as"
+                f" {named('nodes', '8')}"
             )
 
     def over(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with what was given as settings before its own."""
         if self.router is not None:
-            member(Router, self.router, "--router")
+            member(Router, self.router, "router")
         settings = [f"fleet.{name}={value}" for name, value in given(self).items()]
         return replace(stack, settings=[*settings, *(stack.settings or ())])
 
@@ -378,7 +384,7 @@ class DriveArguments:
 
     drive_size: int | None = option(
         "Also print drive writes per day for a drive of this size, such as 3.84TB.",
-        parse=positive("--drive-size", parse_bytes),
+        parse=positive("drive_size", parse_bytes),
     )
     endurance: Endurance | None = option(
         "Also print how many years a drive of this rated endurance lasts: 1DWPD,5y, or its TBW,"
@@ -393,7 +399,7 @@ class DriveArguments:
         for name in given(self) if drive_of(preset) is None else ():
             tiers = ", ".join(tier.name for tier in preset.tiers)
             raise ConfigError(
-                f"{flag_of(name)}: none of the tiers {tiers} is a drive: memory and buckets do not"
+                f"{named(name)}: none of the tiers {tiers} is a drive: memory and buckets do not"
                 " wear"
             )
 
@@ -504,7 +510,7 @@ def prepare(
     users.check(source, file)
     if turns is not None and file is None:
         raise ConfigError(
-            f"--turns {turns} is for the sessions of a FILE to read; without one, users are"
+            f"{named('turns', turns)} is for the sessions of a FILE to read; without one, users are"
             " synthetic"
         )
     load_preset(stack.preset, stack.settings or ())  # its errors come before those of the file
@@ -523,7 +529,7 @@ def prepare(
         duration=run.duration,
         max_requests=run.max_requests,
         seed=run.seed,
-        turns=None if turns is None else member(Turns, turns, "--turns"),
+        turns=None if turns is None else member(Turns, turns, "turns"),
         events=events,
         load_name=str(file or users.open_loop(source)),
     )

@@ -28,6 +28,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named, setting
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
@@ -132,7 +133,8 @@ def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     preset = load_preset(name, ())
     if is_memory((last := preset.tiers[-1]).name):
         raise ConfigError(
-            f"--preset {name}: it stores nothing below {last.name}; take one that does: --preset"
+            f"{named('preset', name)}: it stores nothing below {last.name}; take one that does:"
+            f" {named('preset')}"
             f" {SOME}"
         )
     stores = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
@@ -195,7 +197,8 @@ class Plan:
         for argument in self.argv:
             if "=" in argument and argument.partition("=")[0].strip() in planned_knobs:
                 raise ConfigError(
-                    f"--set {argument}: a plan sets that itself; use --router, or --prices for"
+                    f"{setting(argument)}: a plan sets that itself; use {named('router')}, or"
+                    f" {named('prices')} for"
                     " media"
                 )
         return [

@@ -22,6 +22,7 @@ from kvtrace.core import pa
 from kvtrace.core.config import as_text
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, how_to_add
 from kvtrace.core.metadata import TierFacts, describe
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import Table, arrow_schema, study_table
 from kvtrace.core.statistics import total
 from kvtrace.core.tables import create
@@ -113,7 +114,7 @@ def run_on_dask(
     workers have another version of this program.
     """
     if find_spec("distributed") is None:
-        raise ProbeUnavailable(f"--scheduler needs Dask: {how_to_add('dask')}")
+        raise ProbeUnavailable(f"{named('scheduler')} needs Dask: {how_to_add('dask')}")
     from distributed import as_completed
 
     with _client(scheduler) as client:
@@ -143,24 +144,27 @@ def _client(scheduler: str) -> Iterator[Client]:
     try:
         client = Client(scheduler, timeout=_CONNECT_S)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--scheduler {scheduler}: {error or 'nothing answers there'}") from None
+        raise ConfigError(
+            f"{named('scheduler', scheduler)}: {error or 'nothing answers there'}"
+        ) from None
     with client:
         try:
             digests = client.run(program_sha256)
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"--scheduler {scheduler}: its workers lack {error.name}; install it there"
+                f"{named('scheduler', scheduler)}: its workers lack {error.name}; install it there"
             ) from None
         if not digests:
             raise ConfigError(
-                f"--scheduler {scheduler}: it has no workers; start some with `dask worker"
+                f"{named('scheduler', scheduler)}: it has no workers; start some with `dask worker"
                 f" {scheduler}`"
             )
         if mismatched := [
             worker for worker, digest in digests.items() if digest != program_sha256()
         ]:
             raise ConfigError(
-                f"--scheduler {scheduler}: {mismatched[0]} has another kvtrace than this one; install"
+                f"{named('scheduler', scheduler)}: {mismatched[0]} has another kvtrace than this"
+                " one; install"
                 " the same"
             )
         yield client

@@ -31,7 +31,6 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -39,6 +38,7 @@ from kvtrace import __version__
 from kvtrace.core.config import as_setting, as_text, load_toml, nearest, sha256, to_struct
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import read_json, write_json
+from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import sources_sha256
 from kvtrace.curves.points import Simulated
 from kvtrace.requests.requests import files_of, sha256_of
@@ -53,11 +53,11 @@ Value = str | int | float | bool
 class StudyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The contents of study.toml."""
 
-    base: dict[str, Any] = {}
+    base: JsonObject = {}
     """Options and knobs of every configuration."""
-    grid: dict[str, Any] = {}
+    grid: JsonObject = {}
     """Lists of values, every combination of which is simulated."""
-    configuration: list[dict[str, Any]] = []
+    configuration: list[JsonObject] = []
     """Configurations one by one, each with the whole grid if there is one."""
     price: dict[str, str] = {}
     """Price by the name of the tier, such as 0.1/GiB."""
@@ -213,9 +213,9 @@ def read_study(
     )
 
 
-def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def _flat(path: Path, where: str, tree: JsonObject, prefix: str = "") -> JsonObject:
     """Return `tree` with its nested tables as dotted keys, and options by their flags."""
-    flat: dict[str, Any] = {}
+    flat: JsonObject = {}
     for name, value in tree.items():
         key = f"{prefix}{name}"
         inner = _flat(path, where, value, f"{key}.") if isinstance(value, dict) else {key: value}
@@ -229,7 +229,7 @@ def _flat(path: Path, where: str, tree: dict[str, Any], prefix: str = "") -> dic
 _TOO_LARGE = 10**300
 
 
-def _check_value(path: Path, where: str, key: str, value: Any) -> None:
+def _check_value(path: Path, where: str, key: str, value: object) -> None:
     if isinstance(value, str) or (isinstance(value, int | float) and abs(value) < _TOO_LARGE):
         return
     if isinstance(value, list) and where != "grid":
@@ -241,7 +241,7 @@ def _check_value(path: Path, where: str, key: str, value: Any) -> None:
 
 def _check_names(
     path: Path,
-    tables: dict[str, dict[str, Any]],
+    tables: dict[str, JsonObject],
     options: Collection[str],
     presets: Collection[str],
 ) -> None:

@@ -29,6 +29,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
 from kvtrace.core.tables import create, objects_path
 from kvtrace.core.units import (
@@ -276,7 +277,7 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
     """
     if until_ns // training.every_ns > MOST_EVENTS:
         raise ConfigError(
-            f"--every {training.every} over that duration is more than {MOST_EVENTS:,} saves"
+            f"{named('every', training.every)} over that duration is more than {MOST_EVENTS:,} saves"
         )
     course = Course([])
     rng = np.random.default_rng(seed)
@@ -297,7 +298,7 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
                 return course
             if course.failures == MOST_EVENTS:
                 raise ConfigError(
-                    f"--mtbf {training.mtbf} over that duration is more than {MOST_EVENTS:,}"
+                    f"{named('mtbf', training.mtbf)} over that duration is more than {MOST_EVENTS:,}"
                     " failures"
                 )
             course.failures += 1

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from kvtrace.core import pa, pc
+from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError, refuse
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
+from kvtrace.core.parameters import named
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.tables import Reader, create, objects_path, open_table
 from kvtrace.core.units import format_duration
@@ -51,7 +52,7 @@ class _Source:
     trace: Reader
     objects: Reader | None
     requests: Reader | None
-    tiers: Any = None
+    tiers: Array = field(default_factory=lambda: np.zeros(0, np.int8))
     """int8: the merged tier of each of its own."""
     first: dict[str, int] = field(default_factory=dict)
     """What is added, by column."""
@@ -64,7 +65,7 @@ class _Source:
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             added = self.first.get(name, 0)
             if name == "tier":
-                moved: Any = pa.array(self.tiers[array.to_numpy()])
+                moved: pa.Array = pa.array(self.tiers[array.to_numpy()])
             elif name == "key":
                 moved = pc.binary_join_element_wise(self.given.name, array, "/")
             elif name == "block_ids" and added:
@@ -98,7 +99,8 @@ def merge(
         table = None if given.requests is None else open_table(given.requests, REQUESTS)
         if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
             raise ConfigError(
-                f"--requests {given.name}={given.requests}: from another simulation than"
+                f"{named('requests', f'{given.name}={given.requests}')}: from another simulation"
+                " than"
                 f" {given.path}"
             )
         sources.append(_Source(given, own, listed, table))
@@ -160,7 +162,7 @@ def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
             )
         names.append(found)
     bounds: dict[str, list[int | None]] = {name: [] for name in names}
-    nodes: dict[str, set[Any]] = {name: set() for name in names}
+    nodes: dict[str, set[int | UnsetType]] = {name: set() for name in names}
     for source in sources:
         source.tiers = np.array([names.index(t.name) for t in source.trace.meta.tiers], np.int8)
         for tier in source.trace.meta.tiers:
@@ -248,7 +250,9 @@ def _moved(
             continue
         last_ns, row = int(times[-1]), row + len(times)
         if last_ns + source.given.shift_ns > MOST:
-            raise ConfigError(f"--shift {source.given.name}: its times would not fit a trace")
+            raise ConfigError(
+                f"{named('shift', source.given.name)}: its times would not fit a trace"
+            )
         yield source.moved(batch)
 
 

@@ -219,7 +219,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
         refuse(
             found.is_null().to_numpy(),
             why,
-            frame[name],
+            frame[name].to_numpy(),
             path=path,
             column=name,
             first_row=state.rows,

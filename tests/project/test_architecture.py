@@ -326,3 +326,17 @@ def test_few_folders_of_kvreplay_import_each_other():
         and other.startswith("kvreplay.")
     }
     assert len({(a, b) for a, b in arrows if a != b}) <= MAX_ARROWS
+
+
+MAX_ANY_LINES = 150
+"""Lines of our code that name `Any`, each at a foreign format or at C."""
+
+
+def test_few_lines_name_any():
+    lines = [
+        line
+        for path in modules().values()
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\bAny\b", line) and "import" not in line
+    ]
+    assert len(lines) < MAX_ANY_LINES

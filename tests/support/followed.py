@@ -70,15 +70,15 @@ def trace_residency(
     def intake() -> Intake:
         return Intake(alignments, dict.fromkeys(range(len(alignments)), 1), Limit(), is_done=False)
 
-    def each(intake: Intake, take: Any) -> None:
+    def for_each_batch(intake: Intake, take: Any) -> None:
         for first, last in pairwise(ends):
             batch = batch_of(columns, first, last)
             take(batch)
             batch.check(intake, reader)
 
     survey, taken = PlanSurvey(len(alignments), shared or {}), intake()
-    each(taken, lambda batch: survey.take(batch, taken))
-    source: Any = SimpleNamespace(intake=intake, each=each)
+    for_each_batch(taken, lambda batch: survey.take(batch, taken))
+    source: Any = SimpleNamespace(intake=intake, for_each_batch=for_each_batch)
     found = survey.residency(source)
     survey.close()
     return found

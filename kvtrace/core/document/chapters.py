@@ -93,7 +93,7 @@ def run_sheets(
     ]
 
 
-def _lines(sides: list[Named]) -> list[list[Any]]:
+def _lines(sides: list[Named]) -> list[list[object]]:
     rest = sides[1:]
     return [
         [n, value, unit_of(n), note, *(side[n][0] for side in rest)]
@@ -229,13 +229,13 @@ def _kind(target: str) -> str:
 
 def _by_kind(
     run: RunFile, moved: list[Figures], wall_ns: int | None
-) -> Iterator[tuple[str, tuple[Any, str]]]:
+) -> Iterator[tuple[str, tuple[object, str]]]:
     of = {
         kind: [f for f in moved if _kind(str(run.tiers.get(f.tier, {}).get("target"))) == kind]
         for kind in _KINDS
     }
 
-    def bytes_of(kind: str, op: str) -> Any:
+    def bytes_of(kind: str, op: str) -> float | None:
         return total([f.bytes for f in of[kind] if f.op == op])
 
     for word, op in (("Written", "write"), ("Read", "read")):
@@ -281,7 +281,7 @@ _LATENCIES = "Latency P95 (ms)", "Latency P99 (ms)"
 _QOS = ["QoS Level", "Total Requests", *_LATENCIES, "SLA Met", "SLA Compliance", "Note", "Run"]
 
 
-def _classes(name: str, run: RunFile) -> Iterator[list[Any]]:
+def _classes(name: str, run: RunFile) -> Iterator[list[object]]:
     for of in [] if run.requests is None else run.requests.classes:
         met = {"pass": True, "fail": False}.get(of.verdict)
         definition = "" if run.mlperf is None else run.mlperf.qos_definition

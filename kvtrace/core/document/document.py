@@ -10,7 +10,7 @@ Document once::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -56,7 +56,7 @@ class Sheet(StrEnum):
 class Cell:
     """A cell whose unit is its own, not its column's."""
 
-    value: Any
+    value: object
     unit: Unit
 
 
@@ -171,7 +171,7 @@ class ReportTable:
     title: str
     sheet: Sheet
     columns: list[ReportColumn]
-    rows: list[list[Any]]
+    rows: Sequence[Sequence[object]]
     charts: tuple[Chart, ...] = ()
     note: str = ""
     keys: int = 1
@@ -190,7 +190,7 @@ class Highlight:
     """One figure that a reader looks for first."""
 
     label: str
-    value: Any
+    value: object
     unit: Unit
     detail: str = ""
     """What it is of, in a few words."""
@@ -242,7 +242,7 @@ def table_of(
     title: str,
     sheet: Sheet,
     columns: Sequence[ReportColumn],
-    rows: Sequence[Any],
+    rows: Sequence[msgspec.Struct | Mapping[str, object] | Sequence[object]],
     note: str = "",
     *,
     charts: tuple[Chart, ...] = (),
@@ -251,10 +251,13 @@ def table_of(
     is_answer: bool = False,
 ) -> ReportTable:
     """Build a table of `rows`: structs or dicts by column name, or lists in the columns' order."""
-    cells = []
+    cells: list[Sequence[object]] = []
     for row in rows:
         values = msgspec.structs.asdict(row) if isinstance(row, msgspec.Struct) else row
-        cells.append([values[c.name] for c in columns] if isinstance(values, dict) else values)
+        if isinstance(values, Mapping):
+            cells.append([values[column.name] for column in columns])
+        else:
+            cells.append(values)
     return ReportTable(
         title,
         sheet,
@@ -286,12 +289,12 @@ def parameters(title: str, sheet: Sheet, facts: JsonObject, note: str = "") -> R
     )
 
 
-def raw_cell(value: Any, column: ReportColumn) -> tuple[Any, Unit]:
+def raw_cell(value: object, column: ReportColumn) -> tuple[object, Unit]:
     """Return a cell's raw value and its unit."""
     return (value.value, value.unit) if isinstance(value, Cell) else (value, column.unit)
 
 
-def show(value: Any, unit: Unit) -> str:
+def show(value: object, unit: Unit) -> str:
     """Return a value as people read it, bytes by powers of 1000 as rates are; null as a dash."""
     if value is None:
         return "-"

@@ -139,14 +139,14 @@ class PlainSheet:
 
     name: str
     header: list[str]
-    rows: list[list[Any]]
+    rows: Sequence[Sequence[object]]
 
 
 @dataclass(slots=True)
 class _Line:
     """A row of a sheet."""
 
-    values: list[Any]
+    values: Sequence[object]
     formats: list[str | None] = field(default_factory=list)
     is_bold: bool = False
     data_rows: int | None = None

@@ -507,7 +507,7 @@ def _section(table: doc.ReportTable, charts: _Charts) -> str:
     return f"<section{kind}>{title}{drawn}{note}{numbered}</section>"
 
 
-def _exact(raw: Any, unit: doc.Unit) -> str:
+def _exact(raw: object, unit: doc.Unit) -> str:
     return f' title="{raw} {unit}"' if unit and isinstance(raw, int | float) else ""
 
 
@@ -521,7 +521,7 @@ def _table(table: doc.ReportTable) -> str:
         for value, column in zip(row, table.columns, strict=True):
             raw, unit = doc.raw_cell(value, column)
             kind = (
-                f' class="verdict {_VERDICTS.get(raw, "")}"'
+                f' class="verdict {_VERDICTS.get(str(raw), "")}"'
                 if column.name == "verdict"
                 else _side(column.unit)
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from kvtrace.core.app import emit_json
 from kvtrace.core.document.document import Chapter, Document, ReportTable, Unit, raw_cell, show
@@ -136,11 +136,10 @@ def _show_table(table: ReportTable, console: Console) -> None:
     ]
     if table.bars:
         at = [column.name for column in table.columns].index(table.bars)
-        most = max(row[at] for row in table.rows)
+        counts = [cast("int", row[at]) for row in table.rows]
+        most = max(counts)
         grid.add_column("", no_wrap=True)
-        rows = [
-            [*cells, Text(bar(row[at], most))] for cells, row in zip(rows, table.rows, strict=True)
-        ]
+        rows = [[*cells, Text(bar(count, most))] for cells, count in zip(rows, counts, strict=True)]
     for cells in rows:
         grid.add_row(*cells)
     console.print(grid, crop=False)

@@ -9,6 +9,10 @@ It counts operations by kind (a place and an operation), by second and in the or
 memory that grows neither with the operations nor with time. Several ranks are one recorder whose
 rows come in the order of their common clock (`read_in_time`): percentiles, rates, and how many
 operations were in flight at once are then those of all ranks, as if one process had done them.
+
+A recorder has no `merge(other)`, because the most operations in flight and the gaps between them
+cannot be had from two finished states. Nothing would use one either: trials report the median and
+the spread of each figure, and ranks are read again row by row.
 """
 
 from __future__ import annotations

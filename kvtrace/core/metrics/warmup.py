@@ -9,6 +9,7 @@ from kvtrace.core import np
 from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metrics.native import NONE, NOT_DONE
+from kvtrace.core.parameters import named
 from kvtrace.core.units import parse_duration_ns
 
 _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
@@ -52,9 +53,12 @@ def parse_warmup(text: str | None) -> Warmup | None:
             Warmup(rows=int(match.group(1))) if match else Warmup(time_ns=parse_duration_ns(text))
         )
     except ConfigError:
-        raise ConfigError(f"--warmup {text!r}: write rows (1000) or time (30s)") from None
+        raise ConfigError(
+            f"{named('warmup', repr(text))}: write rows (1000) or time (30s)"
+        ) from None
     if 0 in (warmup.rows, warmup.time_ns):
         raise ConfigError(
-            f"--warmup {text!r} must be more than 0, such as 30s; or leave out --warmup"
+            f"{named('warmup', repr(text))} must be more than 0, such as 30s; or leave out"
+            f" {named('warmup')}"
         )
     return warmup

@@ -28,6 +28,7 @@ from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceErr
 from kvtrace.core.files import find_json, read_json
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parameters import named
 from kvtrace.core.run.figures import (
     CheckpointFigures,
     Metrology,
@@ -670,7 +671,7 @@ def generate(gen: str, trace: Path) -> None:
     try:
         run_program("kvtrace", ["gen", *shlex.split(gen), "-o", str(trace), "--force"])
     except ValueError as error:
-        raise ConfigError(f"--gen {gen}: {error}") from None
+        raise ConfigError(f"{named('gen', gen)}: {error}") from None
 
 
 ATTACHED = "probes attached"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import EnumType, StrEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -374,7 +374,7 @@ def _read(path: Path) -> JsonObject:
             f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]"
         )
     whole = _read(PRESETS / f"{base}.toml")
-    tiers: dict[Any, JsonObject] = {}
+    tiers: dict[str, JsonObject] = {}
     for tier in (*whole["tiers"], *listed):
         tiers[str(tier.get("name"))] = tiers.get(str(tier.get("name")), {}) | tier
     return whole | own | {"tiers": list(tiers.values())}
@@ -613,9 +613,9 @@ class Knob:
 
     name: str
     """As in `--set name=value`."""
-    value: Any
+    value: object
     """What it is in the preset."""
-    default: Any
+    default: object
     """What it is where the preset says nothing; null without, and where nothing is meant."""
     type: str
     """Its values if they are a closed set, else int, float, bool, text, or bytes."""
@@ -661,7 +661,7 @@ def knobs_of(name: str) -> list[Knob]:
     return found
 
 
-def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Knob]:
+def _knobs(prefix: str, holder: msgspec.Struct, kind: type[msgspec.Struct]) -> Iterator[Knob]:
     source = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     [body] = (node.body for node in source.body if isinstance(node, ast.ClassDef))
     # A text behind a field says what it means.
@@ -688,7 +688,7 @@ def _knobs(prefix: str, holder: Any, kind: type[msgspec.Struct]) -> Iterator[Kno
         )
 
 
-def _type(kind: Any) -> str:
+def _type(kind: object) -> str:
     """Return the name of a type for people.
 
     The values of a closed set, and `text` for what is read from text.

@@ -417,7 +417,7 @@ def test_targets(tmp_path):
     job = stat_job(distilled.profile, JobOptions(target="/dev/disk:1", version=V))
     assert options_of(job, "global")["filename"] == "/dev/disk\\:1"
     for target in ("", "a b", "x" * 257, "a#b"):
-        with pytest.raises(ConfigError, match="--target"):
+        with pytest.raises(ConfigError, match="target="):
             JobOptions(target=target)
 
 

@@ -240,7 +240,7 @@ def test_check_refuses_what_does_not_fit(tmp_path, monkeypatch):
     usage = shutil.disk_usage(tmp_path)._replace(free=1 * MIB)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
     wanted = JobOptions(modes=[FioMode.REPLAY], has_check=True)
-    with pytest.raises(DeviceError, match="--check"):
+    with pytest.raises(DeviceError, match="check"):
         write_jobs(write_hand(tmp_path), "nvme", tmp_path / "out", Limit(), wanted)
     assert not (tmp_path / "out" / "closeness.json").exists()
 

@@ -73,7 +73,7 @@ def test_a_seed_draws_the_same(tmp_path):
 
 def test_too_many_operations_are_refused(tmp_path):
     profile = distil_rows(tmp_path, cyclic(5, 20)).profile
-    with pytest.raises(ConfigError, match="--max-duration"):
+    with pytest.raises(ConfigError, match="max_duration"):
         sample_operations(profile, profile.span_ns * MAX_OPS, 1)
 
 

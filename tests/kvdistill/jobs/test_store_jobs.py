@@ -335,8 +335,8 @@ def test_an_empty_trace_is_refused_and_leaves_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("make", "name"),
     [
-        (lambda: StoreOptions(bucket="A b"), "--bucket"), (lambda: StoreOptions(host="a b"), "--host"),
-        (lambda: StoreOptions(target="s3://bucket"), "--target"), (lambda: StoreOptions(target="bucket/"), "--target"),
+        (lambda: StoreOptions(bucket="A b"), "bucket="), (lambda: StoreOptions(host="a b"), "host="),
+        (lambda: StoreOptions(target="s3://bucket"), "target="), (lambda: StoreOptions(target="bucket/"), "target="),
     ],
 )  # fmt: skip
 def test_bad_options_are_refused(make, name):

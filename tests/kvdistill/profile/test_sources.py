@@ -303,7 +303,7 @@ def test_profile_writes_what_it_prints(tmp_path):
 
 def test_what_cannot_be_distilled_is_one_line(tmp_path):
     blocks = write_blocks(tmp_path)
-    with pytest.raises(ConfigError, match=r"--tier.*vda, vdb"):
+    with pytest.raises(ConfigError, match=r"tier.*vda, vdb"):
         distil_source(blocks, None, Limit(), tmp_path)
     with pytest.raises(ConfigError, match=r"'sda'.*vda, vdb"):
         distil_source(blocks, "sda", Limit(), tmp_path)
@@ -316,7 +316,7 @@ def test_what_cannot_be_distilled_is_one_line(tmp_path):
     (tmp_path / "x.json").write_text('{"origin": 1, "format": 1}')
     with pytest.raises(TraceError, match="format 1"):
         distil_source(tmp_path / "x.json", None, Limit(), tmp_path)
-    with pytest.raises(ConfigError, match="--limit"):
+    with pytest.raises(ConfigError, match="limit"):
         distil_source(tmp_path / "x.json", None, parse_limit("5s"), tmp_path)
 
 

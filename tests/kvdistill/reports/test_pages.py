@@ -267,15 +267,62 @@ def test_a_comparison_says_that_trials_show_no_difference(tmp_path):
     assert [series.colour for series in distribution.charts[0].series] == [0, 0, 0, 1, 1, 1]
 
 
-def test_trials_that_disagree_support_no_claim(tmp_path):
+def test_trials_that_vary_support_a_claim_if_sides_are_apart(tmp_path):
     a, b = side(tmp_path, "a", [1e6, 1e6, 1e6]), side(tmp_path, "b", [2e6, 2.3e6, 2e6])
     compared, _document = read_comparison([a, b])
+    assert re.match(r"b reads \d+ % slower at p99 \[\d+, \d+\] than a", compared.verdict)
+    # Of the same intervals, but with one trial of b among those of a, nothing is claimed.
+    c = side(tmp_path, "c", [1e6, 1.02e6, 0.98e6, 1e6, 1.5e6, 1.01e6, 0.99e6])
+    d = side(tmp_path, "d", [2e6, 2.3e6, 2e6, 2.1e6, 1.4e6, 2.2e6, 2e6])
+    overlapping, _document = read_comparison([c, d])
     assert any(
-        line.sides[1].ratio.differs for line in compared.lines if line.name == "response_p99_ns"
+        line.sides[1].ratio.differs for line in overlapping.lines if line.name == "response_p99_ns"
     )
-    # All of the interval lies to one side.
     interval = r"read p99 \(\d+ % slower to \d+ % slower\)"
-    assert re.match(rf"INCONCLUSIVE: results of b .*{interval}", compared.verdict)
+    assert re.match(rf"INCONCLUSIVE: results of c and d .*{interval}", overlapping.verdict)
+
+
+def figures_of_sides(**times):
+    """Return the figures of two drives: a list of trials a figure, first side and other side."""
+    keys = {
+        "read_p99": ("nvme", "read", "latency_p99_ns"),
+        "write_p99": ("nvme", "write", "latency_p99_ns"),
+        "write_p50": ("nvme", "write", "latency_p50_ns"),
+        "delete_p50": ("nvme", "delete", "latency_p50_ns"),
+        "read_bandwidth": ("nvme", "read", "bandwidth_bytes_per_s"),
+        "write_bandwidth": ("nvme", "write", "bandwidth_bytes_per_s"),
+    }
+    return [{keys[name]: list(sides[at]) for name, sides in times.items()} for at in (0, 1)]
+
+
+def test_a_figure_that_varies_vetoes_itself_alone():
+    """The case of a throttle of 800 MB/s against 1,000 on a machine with other work."""
+    slower = [0.79, 0.80, 0.795, 0.79, 0.80]
+    found = figures_of_sides(
+        read_p99=([5, 9, 4, 7, 6], [6, 5, 9, 7, 4]),
+        write_p50=([30, 130, 20, 50, 40], [60, 35, 90, 25, 30]),
+        delete_p50=([20, 130, 30, 40, 25], [30, 20, 110, 25, 40]),
+        read_bandwidth=([1, 1.01, 0.99, 1, 1], slower),
+        write_bandwidth=([1, 1.01, 0.99, 1.01, 1], [0.81, 0.80, 0.81, 0.80, 0.81]),
+    )
+    sentence, _lines, _together = judge(["a", "b"], found)
+    assert shows(sentence, "b has a read bandwidth 20 % lower … write bandwidth 19 % lower")
+    assert shows(sentence, "INCONCLUSIVE … read p99")
+    assert sentence.index("20 % lower") < sentence.index("INCONCLUSIVE")
+
+
+def test_without_a_difference_the_largest_possible_one_is_named():
+    found = figures_of_sides(
+        read_bandwidth=([1, 1.01, 0.99, 1, 1], [1, 0.99, 1.01, 1, 1.01]),
+        write_bandwidth=([2, 2.02, 1.98, 2, 2], [2, 2.02, 2, 1.98, 2]),
+    )
+    sentence, lines, _together = judge(["a", "b"], found)
+    largest = max(
+        abs(end - 1)
+        for line in lines
+        for end in (line.sides[1].ratio.low, line.sides[1].ratio.high)
+    )
+    assert shows(sentence, f"no difference … more than {100 * largest:.1f} % is compatible")
 
 
 def test_the_first_line_names_which_of_several_drives_it_means():
@@ -311,7 +358,7 @@ def test_agreeing_trials_name_how_many_show_a_small_difference(tmp_path):
     compared, _document = read_comparison([a, b])
     interval = r"read p99 \(\d+ % faster to \d+ % slower\)"
     assert re.search(
-        rf"no significant difference .*{interval}.* 5%: [4-9] trials", compared.verdict
+        rf"no difference .* compatible .*{interval}.* 5%: [4-9] trials", compared.verdict
     )
 
 

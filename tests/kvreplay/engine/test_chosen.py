@@ -39,7 +39,7 @@ def test_auto_takes_what_there_is_and_says_why(
             "threads",
         )
         assert chosen.facts() == {}
-        with pytest.raises(DeviceError, match=r"--engine uring:.*--engine threads"):
+        with pytest.raises(DeviceError, match=r"engine=uring:.*engine=threads"):
             choose(EngineName.URING, [tier], 2, IO)
 
 
@@ -55,7 +55,7 @@ def test_threads_serve_targets_without_rings_unless_asked(kind: str) -> None:
         "none": None,
     }
     chosen = choose(EngineName.AUTO, [None, tiers[kind]], 2, IO)
-    said = Saying("io_uring's loop")
+    said = Saying("for which io_uring is used")
     virtual = Saying("simulated")
     expected = {"python": ("threads", said), "model": ("virtual", virtual)}.get(
         kind, ("uring", "auto")

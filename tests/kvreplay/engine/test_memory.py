@@ -111,10 +111,10 @@ def test_buffers_are_touched_before_a_run_and_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("is_open_loop", [False, True])
 def test_buffers_that_no_row_fills_are_not_touched(*, is_open_loop: bool) -> None:
-    arena = Arena(64, MIB, is_open_loop=is_open_loop, most=2)
+    arena = Arena(64, MIB, is_open_loop=is_open_loop, max_filled=2)
     assert (arena.touched, arena.registered) == (2, 2)
     assert resident_bytes(arena) <= 2 * MIB + HUGE_PAGE_BYTES
-    assert Arena(64, MIB, most=0).touched == 1
+    assert Arena(64, MIB, max_filled=0).touched == 1
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -330,7 +330,7 @@ def test_a_thread_that_cannot_start_ends_the_run(
     before = threading.active_count()
     with pytest.raises(
         DeviceError,
-        match=r"start \d+ threads.*--queue-depth",
+        match=r"start \d+ threads.*queue_depth",
     ):
         drive(engine_of(name, 4), rows_of(ops(WRITE, 1)), [PythonFiles()])
     assert threading.active_count() == before

@@ -136,7 +136,7 @@ def test_auto_takes_one_ring_a_drive_while_processors_last(
 def test_what_is_no_number_of_submitters_is_refused() -> None:
     assert [check_submitters(text) for text in ("1", "64", "auto")] == [1, 64, None]
     for text in ("0", "65", "two", "-1", "1.5", ""):
-        with pytest.raises(ConfigError, match=f"--submitters {text}:"):
+        with pytest.raises(ConfigError, match=f"submitters={text}:"):
             check_submitters(text)
 
 

@@ -374,7 +374,7 @@ def metadata_name(root: Path) -> str:
 
 
 def test_a_folder_that_is_no_tree_is_refused(tmp_path):
-    with pytest.raises(TraceError, match="closed nor open"):
+    with pytest.raises(TraceError, match="no closed"):
         check_tree(tmp_path, [])
     with pytest.raises(TraceError, match="folder"):
         check_tree(tmp_path / "none", [])

@@ -133,7 +133,7 @@ def test_what_one_trial_does_not_know_nobody_knows(tmp_path):
         None,
     )
     assert (found.status, together.missing_files) == ("partial", ["rank 1, trial 2"])
-    assert "read P95 not known" in found.answer
+    assert "read P95 unknown" in found.answer
     assert "rank 1, trial 2" in found.answer
 
 

@@ -64,7 +64,7 @@ def test_a_shortened_run_leaves_three_forms_that_say_so(drive, tmp_path):
     column = "Tier Storage Write Bandwidth (GiB/s)"
     expected, over = kept["expected"]["row"][column], kept["expected"]["over_measured"][column]
     assert over == pytest.approx(expected / rate)
-    assert f"{file} expects" in done.stderr.partition("trials/trial-1")[0]
+    assert f"{file} predicts" in done.stderr.partition("trials/trial-1")[0]
     assert f"({over:.2f} of measured)" in done.stdout.splitlines()[1]
     # The names of the benchmark's export, in all three.
     columns = json.loads((ROOT / "tests" / "golden" / "mlperf" / "export.json").read_text())[

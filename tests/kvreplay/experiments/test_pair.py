@@ -65,7 +65,7 @@ def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     )
     one, two = (Config(tiers={"nvme": str(places / name)}) for name in ("one", "two"))
     asked = replaying.Replay(one, places / "t.parquet", places / "out", [])
-    error = run_pair(asked, two, 2, done=lambda *_: None)
+    error = run_pair(asked, two, 2, on_trial=lambda *_: None)
     assert str(error) == "one read"
     said = [
         json.loads((places / "out" / side / "trials.json").read_text())["status"]

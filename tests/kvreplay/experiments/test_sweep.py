@@ -14,6 +14,7 @@ from phrases import shows
 
 from kvreplay.experiments.load_sweep import (
     decided,
+    describe_windows,
     is_saturated,
     knee,
     limit_of_closed,
@@ -24,7 +25,6 @@ from kvreplay.experiments.load_sweep import (
     sustained,
     sweep,
     to_repeat,
-    windows_said,
     with_users,
 )
 from kvreplay.experiments.load_sweep import (
@@ -209,8 +209,8 @@ def test_loads_due_at_once_have_no_speed_and_few_users_no_rate(tmp_path: Path) -
 def test_loads_whose_windows_differ_say_so() -> None:
     cold, steady = points([1.0, 2.0, 3.0, 4.0]), "steady:60s"
     found = [*cold[:2], *(msgspec.structs.replace(point, window=steady) for point in cold[2:])]
-    assert shows(windows_said(Axis.USERS, found), "2 users, steady:60s")
-    assert (windows_said(Axis.USERS, cold), windows_said(Axis.USERS, found[2:])) == ("", "")
+    assert shows(describe_windows(Axis.USERS, found), "2 users, steady:60s")
+    assert (describe_windows(Axis.USERS, cold), describe_windows(Axis.USERS, found[2:])) == ("", "")
 
 
 def test_loads_start_empty_where_the_least_evicts_nothing(
@@ -475,6 +475,21 @@ def test_a_delivered_load_is_sustained_despite_late_operations() -> None:
     )
 
 
+def test_a_load_that_the_replayer_delayed_is_not_sustained() -> None:
+    (late,) = points([1.0], [False])
+    late = msgspec.structs.replace(
+        late,
+        is_delivered=True,
+        is_delayed_by_replayer=True,
+        late_by_itself_fraction=1.0,
+        cause="submission",
+        read_p99_ns=10**6,
+    )
+    assert not late.is_held
+    assert next_value(Axis.USERS, [1], [late]) is None
+    assert shows(progress_of(Axis.USERS, late, None), "100.0 % … submission … p99 1.00 ms")
+
+
 @pytest.mark.parametrize(
     ("drive", "data", "expected"),
     [(0.3, 0.1, LimitCause.DRIVE), (0.1, 0.3, None)],
@@ -626,7 +641,7 @@ def test_a_p99_that_is_not_known_ends_no_sweep(tmp_path: Path) -> None:
     first = found.points[0]
     assert (first.read_p99_ns, first.is_within_target) == (None, None)
     assert shows(first.read_p99_lacks, "40 reads … p99 … 100 … --limit … 2.5 times")
-    assert "not known" in found.answer
+    assert "unknown" in found.answer
 
 
 @pytest.mark.parametrize("target", ["sim:bandwidth=1GB,latency=100us", "null"])

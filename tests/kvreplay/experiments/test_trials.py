@@ -62,7 +62,7 @@ def test_the_spread_is_the_range_over_the_median() -> None:
         None,
     )
     (line,) = disagreements(found.values())
-    assert shows(line, "TRIALS DISAGREE: 2 of 2 … 10%")
+    assert shows(line, "RESULTS VARY … 10% … 2 of 2")
     assert "nvme read bandwidth_bytes_per_s 30%" in line
     assert disagreements(quantities([manifest(100.0), manifest(110.0), manifest(105.0)])) == []
     assert disagreements(quantities([manifest(100.0)])) == []

@@ -41,5 +41,5 @@ def test_a_warm_up_of_all_that_is_replayed_is_refused(
     if not is_all:
         check_warmup(parse_warmup(text), text, 20, facts, pacer)
         return
-    with pytest.raises(ConfigError, match=f"--warmup {text}.*20 rows"):
+    with pytest.raises(ConfigError, match=f"warmup={text}.*20 rows"):
         check_warmup(parse_warmup(text), text, 20, facts, pacer)

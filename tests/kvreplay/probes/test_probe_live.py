@@ -246,7 +246,7 @@ def test_bcc_serves_kernels_without_btf(monkeypatch, tmp_path):
     assert check_available() == Backend.CORE
     monkeypatch.setattr(libbpf, "BTF", tmp_path / "vmlinux")
     assert check_available() == Backend.BCC
-    with pytest.raises(ProbeUnavailable, match="try --backend bcc"):
+    with pytest.raises(ProbeUnavailable, match="try backend=bcc"):
         check_available(Backend.CORE)
     monkeypatch.setenv("BCC_KERNEL_SOURCE", str(tmp_path))
     with pytest.raises(ProbeUnavailable, match="headers"):

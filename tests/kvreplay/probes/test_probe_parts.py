@@ -276,7 +276,7 @@ def test_a_name_is_matched_to_its_end():
 @pytest.mark.parametrize(
     ("wanted", "said"),
     [
-        (Filter(comm="a", pid=1), "--comm"),
+        (Filter(comm="a", pid=1), "comm"),
         (Filter(comm="x" * 16), "1 to 15 bytes"),
         (Filter(pid=2**22 + 1), "process"),
     ],

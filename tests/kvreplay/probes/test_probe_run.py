@@ -152,7 +152,7 @@ def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypat
 
 def test_histograms_only_needs_probes(tmp_path):
     trace = write_trace(tmp_path / "t.parquet", ROWS)
-    with pytest.raises(ConfigError, match=r"--histograms-only.*--probes"):
+    with pytest.raises(ConfigError, match=r"is_histograms_only.*probes"):
         replay(
             Replay(
                 Config(tiers={"nvme": "null"}, is_histograms_only=True), trace, tmp_path / "run", []

@@ -228,12 +228,12 @@ def test_the_window_of_a_node_is_chosen_by_its_own_rows(tmp_path):
 
 def test_a_node_that_is_not_there_is_refused(tmp_path):
     path = fleet(tmp_path / "t.parquet", on_shared_store(), SHARED)
-    with pytest.raises(ConfigError, match=r"--node 4.*3"):
+    with pytest.raises(ConfigError, match=r"node=4.*3"):
         replay(Replay(Config(tiers={"nvme": "ram"}, node=4), path, tmp_path / "run", ["kvreplay"]))
     alone = write_trace(tmp_path / "a.parquet", [(0, "write", 2, "store", 0, 0, LENGTH, 0, 0, 0)])
     with pytest.raises(ConfigError, match="no nodes"):
         replay(Replay(Config(tiers={"nvme": "ram"}, node=0), alone, tmp_path / "run", ["kvreplay"]))
-    with pytest.raises(ConfigError, match="--partition node"):
+    with pytest.raises(ConfigError, match="partition=node"):
         on_ranks(
             2,
             lambda s: s.replay(

@@ -337,7 +337,7 @@ def test_ranks_of_one_host_do_not_share_a_block_device():
     devices = [path for path in Path("/dev").iterdir() if path.is_block_device()]
     if not devices:
         pytest.skip("no block device here")
-    with pytest.raises(ConfigError, match=r"--tier nvme=.*2 ranks"):
+    with pytest.raises(ConfigError, match=r"tiers=.*nvme.*2 ranks"):
         rank_target("nvme", str(devices[0]), 0, ["a", "b", "a"])
     assert rank_target("nvme", str(devices[0]), 1, ["a", "b", "a"]) == str(devices[0])
 

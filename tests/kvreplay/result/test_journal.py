@@ -13,8 +13,8 @@ from run_files import run_file, summary
 from kvreplay.plan.row_ring import (
     CORRUPT,
     ERROR,
-    FEWEST,
     JOURNAL,
+    MIN_ROWS,
     NONE,
     OK,
     ROW,
@@ -148,11 +148,11 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
     """Rows end in any order within the ring; some never do, and are passed by."""
     monkeypatch.setattr(journals, "_BATCH_ROWS", 64)
     total, batch, pick = 5000, 100, random.Random(step)  # noqa: S311 - a test's
-    rows, expected, listener = RowRing(total, FEWEST), empty(total), Listener()
+    rows, expected, listener = RowRing(total, MIN_ROWS), empty(total), Listener()
     kept = Journal(tmp_path, rows, content(), listener)
     waiting: list[int] = []
     for first in range(0, total, batch):
-        low = max(0, first + batch - FEWEST)
+        low = max(0, first + batch - MIN_ROWS)
         # What is still under way so far back ends, or never does.
         for row in [row for row in waiting if row < low or pick.random() < 0.3]:
             waiting.remove(row)
@@ -196,7 +196,7 @@ def test_a_ring_that_is_used_again_and_again_is_kept_whole(
     for first in range(0, total, step):
         found.begin(first, again[first : first + step])
         # No more is held ahead than was under way at once.
-        assert len(found._ahead) <= FEWEST
+        assert len(found._ahead) <= MIN_ROWS
     for name in MEASURED:
         assert np.array_equal(again[name], expected[name])
     assert (again["submitted_ns"][~is_done] == NONE).all()

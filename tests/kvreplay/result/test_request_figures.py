@@ -20,7 +20,7 @@ from whole import read_table
 from kvreplay.engine.setting import Setting
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.replay_config import Config, Criteria, Targets
-from kvreplay.plan.window import compile_window, read_asked
+from kvreplay.plan.window import compile_window, read_request_table
 from kvreplay.result.summarize import NO_RATE, NO_REQUESTS, compute_ns, not_modelled
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
@@ -159,7 +159,7 @@ def setting(tmp_path: Path, pacer: Pacer, **meta: Any) -> tuple[Setting, Any]:
         out.write(trace_batch(ROWS))
     reader = open_table(trace, TRACE)
     window = compile_window(reader, trace, {2: 1}, Limit())
-    asked = read_asked(requests_table(tmp_path / "r.parquet"), reader.meta)
+    asked = read_request_table(requests_table(tmp_path / "r.parquet"), reader.meta)
     tiers = [None, None, FileTier("nvme", tmp_path, StorageOptions())]
     made = Setting(Config(tiers={}), pacer, reader, window, tiers, trace, [], asked)
     return made, planned(
@@ -295,7 +295,7 @@ def test_requests_of_another_simulation_are_refused(tmp_path: Path) -> None:
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     other = requests_table(tmp_path / "r.parquet", config={"other": 1})
     with pytest.raises(ConfigError, match="simulation"):
-        read_asked(other, open_table(trace, TRACE).meta)
+        read_request_table(other, open_table(trace, TRACE).meta)
 
 
 def test_a_run_says_what_requests_got(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
     )
     assert (again.returncode, f"kvreplay recover {output}" in again.stderr) == (4, True)
     other = write_trace(tmp_path / "other.parquet", [row("write", 0)])
-    with pytest.raises(TraceError, match="--trace"):
+    with pytest.raises(TraceError, match="trace"):
         recover(output, other)
     # The same head, another content.
     begun = (output / PARTIAL_RUN_FILE).read_text()
@@ -172,7 +172,7 @@ def test_a_killed_run_is_none_until_it_is_recovered_as_partial(tmp_path: Path) -
         recover(output)
     (output / PARTIAL_RUN_FILE).write_text(begun)
     moved = (tmp_path / "t.parquet").rename(tmp_path / "moved.parquet")
-    with pytest.raises(TraceError, match="--trace"):
+    with pytest.raises(TraceError, match="trace"):
         recover(output)
     done = run_cli("kvreplay", "recover", output, "--trace", moved)
     assert done.stdout.startswith("PARTIAL: ")

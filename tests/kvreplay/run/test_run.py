@@ -33,6 +33,7 @@ from kvreplay.tiers.host import is_on_drive
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions, Tier
 from kvtrace.core.errors import ConfigError, DeviceError, FailedOperations
+from kvtrace.core.parameters import named_as_options
 from kvtrace.core.run.run_file import DeviceIo
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import open_table
@@ -274,7 +275,7 @@ def test_how_late_a_replay_is_against_the_traces_own_times(tmp_path: Path) -> No
         {"read": None, "write": None},
     )
     (said,) = (note for note in run_document(outcome).notes if note.startswith("measurement: "))
-    assert shows(said, "measurement: operations")
+    assert shows(said, "measurement: submission")
     assert shows(said, "repeatability (--trials)")
 
 
@@ -470,7 +471,7 @@ def test_a_run_that_gets_no_threads_ends_instead_of_hanging(
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", limited)
-    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*--queue-depth"):
+    with pytest.raises(DeviceError, match=r"cannot start \d+ threads .*queue_depth"):
         run(
             tmp_path,
             [row("write", 1, i, ts=i) for i in range(9)],
@@ -677,7 +678,8 @@ def test_an_existing_directory_that_is_no_run_needs_force(tmp_path: Path) -> Non
 def test_options_that_mean_nothing_are_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(ConfigError) as caught:
+    # As the command names them.
+    with named_as_options(), pytest.raises(ConfigError) as caught:
         run(tmp_path, [row("write", 1, 0)], **options)
     assert shows(str(caught.value), message)
     assert not (tmp_path / "run").exists()

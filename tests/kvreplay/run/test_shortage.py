@@ -81,7 +81,7 @@ def test_a_limit_on_the_rows_makes_a_long_trace_fit(
 ) -> None:
     monkeypatch.setattr(memory_check, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
-    with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
+    with pytest.raises(OutOfMemory, match=r"\(10 rows, .*limit"):
         replay(Replay(Config(tiers={"nvme": "null"}), trace, run, []))
     monkeypatch.setattr(memory_check, "ROW_BYTES", 1)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2"), trace, run, []))
@@ -93,7 +93,7 @@ def test_rows_limited_by_time_or_bytes_are_budgeted_as_read(
     monkeypatch.setattr(memory_check, "ROW_BYTES", 1 << 60)
     trace, run = trace_of(tmp_path), tmp_path / "run"
     for limit in ("1s", "1GiB"):
-        with pytest.raises(OutOfMemory, match=r"\(10 rows, .*--limit"):
+        with pytest.raises(OutOfMemory, match=r"\(10 rows, .*limit"):
             replay(Replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, []))
     # Only those within the limit count, and only those of tiers that have a target.
     monkeypatch.setattr(memory_check, "ROW_BYTES", 1)

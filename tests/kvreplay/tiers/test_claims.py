@@ -177,7 +177,7 @@ def test_too_little_space_names_both_figures_and_leaves_nothing(tmp_path: Path) 
     trace = trace_of(tmp_path, 2, 1 << 49)
     with pytest.raises(
         DeviceError,
-        match=r"563 TB.*--limit",
+        match=r"563 TB.*limit",
     ):
         replay(Replay(Config(tiers={"nvme": str(target)}), trace, tmp_path / "run", []))
     assert list(target.iterdir()) == []
@@ -187,7 +187,7 @@ def test_too_little_memory_names_both_figures(tmp_path: Path) -> None:
     trace = trace_of(tmp_path, 1, 1 << 50)
     with pytest.raises(
         DeviceError,
-        match=r"--tier cpu=ram:.*1\.13 PB",
+        match=r"tiers=.*cpu.*1\.13 PB",
     ):
         replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "run", []))
 
@@ -200,7 +200,7 @@ def test_tiers_in_one_memory_must_fit_together(
     trace = write_trace(tmp_path / "t.parquet", rows)
     monkeypatch.setattr(ram, "available_bytes", lambda: ram.SINK_BYTES + size)
     replay(Replay(Config(tiers={"cpu": "ram"}), trace, tmp_path / "one", []))
-    with pytest.raises(DeviceError, match="--limit"):
+    with pytest.raises(DeviceError, match="limit"):
         replay(Replay(Config(tiers={"cpu": "ram", "gpu": "ram"}), trace, tmp_path / "two", []))
 
 

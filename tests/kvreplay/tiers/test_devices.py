@@ -37,9 +37,7 @@ PATH = Path("/dev/nvme1n1")
 
 def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
     assert refusal(FREE, PATH, is_destroying=True) is None
-    assert shows(
-        refusal(FREE, PATH, is_destroying=False), "/dev/nvme1n1 (nvme1n1): … --destroy-data"
-    )
+    assert shows(refusal(FREE, PATH, is_destroying=False), "/dev/nvme1n1 (nvme1n1): … destroy_data")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +53,7 @@ def test_a_free_device_is_taken_only_if_its_data_may_be_lost() -> None:
         ({"partitions": ("nvme1n1p1",)}, "nvme1n1p1"),
         (
             {"signatures": ("ext4", "dos")},
-            "--overwrite-signature ext4,dos",
+            "overwritten=ext4,dos",
         ),
         (
             {"writers": ("postgres (pid 7)",)},
@@ -78,7 +76,7 @@ def test_only_signatures_that_are_named_may_be_lost() -> None:
         refusal(device, PATH, is_destroying=True, overwritten="ext4") or ""
     )
     assert refusal(device, PATH, is_destroying=True, overwritten="dos,ext4") is None
-    assert "add --destroy-data" in (
+    assert "add destroy_data" in (
         refusal(device, PATH, is_destroying=False, overwritten="dos,ext4") or ""
     )
 
@@ -367,7 +365,7 @@ def test_two_runs_exclude_each_other_on_a_device(tmp_path: Path, loop: Path) -> 
 
 @pytest.mark.root
 def test_a_used_filesystem_or_lack_of_permission_is_refused(tmp_path: Path, loop: Path) -> None:
-    with pytest.raises(DeviceError, match="--destroy-data"):
+    with pytest.raises(DeviceError, match="destroy_data"):
         run(tmp_path, ROWS, loop, is_destroying=False)
     if shutil.which("mkfs.ext4") is None:
         pytest.skip("mkfs.ext4 is not installed")
@@ -422,7 +420,7 @@ def test_a_signature_must_be_named_to_be_lost(
     monkeypatch.setattr(
         shutil, "which", lambda p, *a, **k: real(p, *a, **k) if p in programs else None
     )
-    with pytest.raises(DeviceError, match=rf"{name};.*--overwrite-signature {name}"):
+    with pytest.raises(DeviceError, match=rf"{name};.*overwritten={name}"):
         run(tmp_path, ROWS, loop)
     assert start_of(loop) == before
     assert run(tmp_path, ROWS, loop, overwritten=name).error is None

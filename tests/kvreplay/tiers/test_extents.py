@@ -468,7 +468,7 @@ def test_scattered_space_stops_the_run_with_its_figures(
 
 
 def test_options_of_devices_need_devices(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="--discard"):
+    with pytest.raises(ConfigError, match="is_discarding"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", is_discarding=True)
-    with pytest.raises(ConfigError, match=r"--layout vllm.*--tier"):
+    with pytest.raises(ConfigError, match=r"layout=vllm.*tiers"):
         run(tmp_path, [row("write", 0)], tmp_path / "s.dat", layout="vllm")

@@ -373,7 +373,7 @@ def test_an_error_of_kvikio_is_a_failed_operation(tmp_path: Path) -> None:
         ({"speed": "1"}, "'speed' … device, copy"),
         ({"device": "x"}, "device … 0"),
         ({"copy": "both"}, "copy … host"),
-        ({"copy": "device"}, "--verify needs"),
+        ({"copy": "device"}, "verify needs"),
     ],
 )
 def test_what_is_no_gpu_is_refused(options: dict[str, str], message: str) -> None:
@@ -387,7 +387,7 @@ def test_the_options_of_a_gpu() -> None:
 
 
 def test_gds_needs_a_directory(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--gds.*--tier"):
+    with pytest.raises(ConfigError, match=r"gds.*tier"):
         check(Config(tiers={"gpu": "gpu", "cpu": "ram"}, is_gds=True))
     trace = write_trace(tmp_path / "t.parquet", ROWS)
     done = run_cli(

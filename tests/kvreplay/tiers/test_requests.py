@@ -347,7 +347,7 @@ def test_answers_are_told_by_their_words(text, answer):
         ("s3://ab/c", [], "BUCKET/PREFIX"),
         ("s3://key:secret@bucket/c", [], "has credentials"),
         ("s3://bucket/a*", [], "letters, digits"),
-        ("az://account/container/a", ["http://a"], "--endpoint is for s3"),
+        ("az://account/container/a", ["http://a"], "endpoints is for s3"),
         ("s3://bucket/a", ["http://user:word@host"], "has credentials"),
         ("s3://bucket/a", ["ftp://host"], "http://host:9000"),
         ("s3://bucket/a", ["http://host:nine"], "http://host:9000"),

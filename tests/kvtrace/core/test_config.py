@@ -6,6 +6,7 @@ from phrases import shows
 
 from kvtrace.core.config import load_toml, override, sha256, to_struct
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.core.parameters import named_as_options
 
 TREE = {
     "name": "x",
@@ -56,7 +57,7 @@ def test_values_are_toml_else_text(text, value):
     ],
 )  # fmt: skip
 def test_what_cannot_be_set_is_named(setting, message):
-    with pytest.raises(ConfigError) as caught:
+    with named_as_options(), pytest.raises(ConfigError) as caught:
         override(TREE, [setting])
     assert f"--set {setting}: " in str(caught.value)
     assert shows(str(caught.value), message)

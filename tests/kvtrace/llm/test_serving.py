@@ -80,7 +80,7 @@ def test_an_unknown_gpu_or_size_is_refused():
     model = find_model("llama3.1-8b")
     with pytest.raises(ConfigError, match=r"GPU 'h900'.*a100, h100"):
         computing_times("h900", model, 1)
-    with pytest.raises(ConfigError, match=r"prefill_ns_per_token=.*.*--gpu"):
+    with pytest.raises(ConfigError, match=r"prefill_ns_per_token.*gpu="):
         computing_times("h100", msgspec.structs.replace(model, parameters=0), 1)
 
 

@@ -194,13 +194,13 @@ def test_states_and_indexers_keep_their_own_dtype():
 def test_the_packed_latent_is_656_bytes_a_layer():
     assert bytes_per_token(find_model("deepseek-v3", "fp8_ds_mla")) == 61 * 656
     assert bytes_per_token(find_model("deepseek-v3.2", "fp8_ds_mla")) == 61 * (656 + 132)
-    with pytest.raises(ConfigError, match="--kv-dtype: fp8_ds_mla packs"):
+    with pytest.raises(ConfigError, match="kv_dtype: fp8_ds_mla packs"):
         find_model("llama3.1-8b", "fp8_ds_mla")
 
 
 @pytest.mark.parametrize("name", ["fp4", "", "bf32", "auto"])
 def test_an_unknown_dtype_is_an_error(name):
-    with pytest.raises(ConfigError, match="--kv-dtype:"):
+    with pytest.raises(ConfigError, match="kv_dtype:"):
         find_model("llama3.1-8b", name)
 
 

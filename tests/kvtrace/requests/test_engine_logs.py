@@ -202,7 +202,7 @@ def test_prefetches_of_lmcache():
 
 
 def test_prefetches_of_another_chunk_size():
-    with pytest.raises(TraceError, match=r"128 tokens.*\[2, 16, 256, 512\]:.*--block-tokens"):
+    with pytest.raises(TraceError, match=r"128 tokens.*\[2, 16, 256, 512\]:.*block_tokens"):
         lmcache_trace.read(PREFETCHES, block_tokens=128)
 
 

@@ -127,7 +127,7 @@ def test_without_blocks_there_is_nothing_to_share():
     plain = Requests(*(np.zeros(2, dtype=np.int64),) * 3, np.zeros(3, dtype=np.int64), np.zeros(0, dtype=np.int64), 0,
                      {}, (), session_id=np.array([0, 1]))  # fmt: skip
     assert superpose(plain, 2, 0.0, 0, Shifts(0.0)).session_id.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match=r"--scale-common.*block ids"):
+    with pytest.raises(ConfigError, match=r"scale_common.*block ids"):
         superpose(plain, 2, 0.5, 0, Shifts(0.0))
 
 

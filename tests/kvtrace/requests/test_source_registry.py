@@ -58,14 +58,14 @@ def test_what_is_not_certain_is_asked_for(tmp_path, text):
     for path in (tmp_path / "x", tmp_path):
         with pytest.raises(
             ConfigError,
-            match=r"--source.*mooncake",
+            match=r"source.*mooncake",
         ):
             detect(path)
 
 
 def test_a_directory_of_both_kinds_is_asked_for(files):
     (files / "two" / "t.json").write_text(AGENTIC, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"two .*--source"):
+    with pytest.raises(ConfigError, match=r"two .*source"):
         detect(files / "two")
 
 
@@ -77,11 +77,11 @@ def test_a_missing_file_is_missing(tmp_path):
 def test_options_are_for_their_sources_alone(files):
     with pytest.raises(
         ConfigError,
-        match=r"--request-rate.*--source.*mooncake",
+        match=r"request_rate.*source=.*mooncake",
     ):
         read("mooncake", files / "m.jsonl", {"request_rate_per_s": 1}, Reshaping(), 1)
     for wrong in (0, -16):
-        with pytest.raises(ConfigError, match=rf"--block-tokens {wrong}:.*> 0"):
+        with pytest.raises(ConfigError, match=rf"block_tokens={wrong}:.*> 0"):
             read("mooncake", files / "m.jsonl", {"block_tokens": wrong}, Reshaping(), 1)
     with pytest.raises(ConfigError, match=r"'web'.*mooncake"):
         read("web", files / "m.jsonl", {}, Reshaping(), 1)

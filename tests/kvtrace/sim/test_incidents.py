@@ -487,19 +487,19 @@ def test_a_rack_and_what_it_shares_by_hand():
     [
         (
             ["300s:node-gone:1"],
-            "--event 300s:node-gone:1: … node-joined",
+            "events=300s:node-gone:1: … node-joined",
         ),
         (["node-lost:1"], "event"),
-        (["300s:node-lost"], "--event 300s:node-lost: write TIME:node-lost:NODE"),
+        (["300s:node-lost"], "events=300s:node-lost: write TIME:node-lost:NODE"),
         (["300s:node-lost:x"], "TIME:node-lost:NODE"),
-        (["soon:node-lost:1"], "--event soon:node-lost:1: 'soon'"),
+        (["soon:node-lost:1"], "events=soon:node-lost:1: 'soon'"),
         (["1s:store-unreachable:0s"], "0s … > 0"),
         (["1s:rolling-restart:1s:0"], "1 node"),
-        (["1s:node-lost:2"], "node 2: … 0 … 1 … --nodes 2"),
+        (["1s:node-lost:2"], "node 2: … 0 … 1 … nodes=2"),
         (["1s:rack-lost:1"], "rack 1: 2 nodes, 8 a rack … 0 … 0"),
         (
             ["1s:node-lost:1", "2s:node-lost:1"],
-            "--event 2s:node-lost:1: node 1 … 2.00 s",
+            "events=2s:node-lost:1: node 1 … 2.00 s",
         ),
         (
             ["1s:node-lost:1", "2s:node-joined:1", "3s:node-joined:1"],
@@ -605,7 +605,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "events" not in open_table(plain).meta.config
     assert "events" not in (open_table(plain).meta.stats or {})
     assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", late) == 2
-    assert shows(capsys.readouterr().err, "--event 9s:node-lost:1: … 8.00 s")
+    assert shows(capsys.readouterr().err, "events=9s:node-lost:1: … 8.00 s")
     assert (
         kvtrace(
             monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", late

@@ -137,7 +137,7 @@ def test_a_request_without_a_session_keeps_its_time():
 
 def test_nothing_to_follow_is_refused_if_asked_for():
     requests = requests_of(THREE)
-    with pytest.raises(ConfigError, match="--turns follow:"):
+    with pytest.raises(ConfigError, match="turns=follow:"):
         choose(requests, Turns.FOLLOW)
     untimed = replace(requests, untimed="x")
     chosen, waits = choose(untimed, None)
