@@ -87,7 +87,6 @@ def raised_signals() -> Iterator[None]:
     In a program of its own, a thread ends it if the main thread does not answer, and a signal that
     comes behind the block ends it at once.
     """
-
     _Watch.is_answered = False
 
     def interrupt(_number: int, _frame: object) -> None:
