@@ -39,7 +39,7 @@ THREADS = 128
 BUFFERS_DIVISOR = 4
 """Buffers may take one part in this of the memory that is available and that no tier needs.
 
-Most buffers are never touched.
+All that may be in use are touched before the run.
 """
 GIVEN_DEPTH = "--queue-depth"
 

@@ -29,7 +29,7 @@ from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import add_options, named_as_options
-from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals
+from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals, was_interrupted
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -456,6 +456,8 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
 
     Raise `error` again if it is ours.
     """
+    if was_interrupted():
+        _fail(program, "interrupted", INTERRUPTED)
     is_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if is_out or any(words in str(error) for words in _TOO_LITTLE):
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
