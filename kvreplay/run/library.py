@@ -274,8 +274,8 @@ def replay(
 ) -> Run:
     """Replay a trace on real storage and measure each operation.
 
-    Writes carry data that neither deduplicates nor compresses. What the replayed part reads but
-    does not write is written first and not measured. Stages of a request, and operations on one
+    Writes carry data that neither deduplicates nor compresses. Objects that the replayed part
+    reads but does not write are written first and not measured. Stages of a request, and operations on one
     object, keep their order.
 
     Args:
