@@ -190,12 +190,12 @@ def _resident_bytes(path: Path) -> int:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"advice": "dontneed"}, "add --buffered"),
-        ({"advice": "dontneed", "is_buffered": True}, "add --fsync close"),
+        ({"advice": "dontneed"}, "add buffered"),
+        ({"advice": "dontneed", "is_buffered": True}, "add fsync close"),
         ({"advice": "often", "is_buffered": True}, "none … sequential … dontneed"),
-        ({"pool": 1_000_000}, "--pool 1.00 MB: … 1 MiB"),
-        ({"pool": 104_000_000, "queue_depth": 100}, "--pool 104 MB: 100 I/Os"),
-        ({"checkpoint_depth": 0}, "--checkpoint-depth 0"),
+        ({"pool": 1_000_000}, "pool=1.00 MB: … 1 MiB"),
+        ({"pool": 104_000_000, "queue_depth": 100}, "pool=104 MB: 100 I/Os"),
+        ({"checkpoint_depth": 0}, "checkpoint_depth=0"),
     ],
 )
 def test_what_does_not_go_together_is_refused(tmp_path, settings, message):

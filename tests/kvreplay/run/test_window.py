@@ -86,7 +86,7 @@ def test_warm_ups_that_leave_nothing_are_refused(tmp_path: Path) -> None:
         ({"warmup": "1s", "speed": 1.0}, "measured"),
         ({"warmup": "0"}, "more than 0"),
         ({"warmup": "soon"}, "rows (1000) … (30s)"),
-        ({"precondition": "twice"}, "--tier"),
+        ({"precondition": "twice"}, "precondition"),
     ):
         with pytest.raises(ConfigError, match=pattern(message)):
             replay(Replay(Config(tiers={"nvme": "ram"}, **options), trace, tmp_path / "run", []))
