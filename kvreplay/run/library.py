@@ -274,9 +274,9 @@ def replay(
 ) -> Run:
     """Replay a trace on real storage and measure each operation.
 
-    Writes carry data that neither deduplicates nor compresses. What the replayed part reads but
-    does not write is written first and not measured. Stages of a request, and operations on one
-    object, keep their order.
+    Writes carry data that neither deduplicates nor compresses. Objects that the replayed part
+    reads but does not write are written first and not measured. Stages of a request, and operations
+    on one object, keep their order.
 
     Args:
         trace: A `Trace`, or the path of one.
