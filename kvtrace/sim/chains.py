@@ -38,7 +38,7 @@ class Chains:
 
     @cached_property
     def uses(self) -> NDArray[np.int32]:
-        """How often requests name each object; one simulation after another asks for it."""
+        """The number of times that requests name each object, cached for later simulations."""
         return np.bincount(self.slots, minlength=len(self.tokens)).astype(np.int32)
 
 
@@ -50,13 +50,12 @@ def block_chains(requests: Requests) -> Chains:
 
 
 def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = False) -> Chains:
-    """Return the chunks of `chunk_tokens` tokens of each prompt, a partial last one only if so
-    said.
+    """Return the chunks of `chunk_tokens` tokens of each prompt, with a partial last one on request.
 
-    Block ids are prefix-chained, so a chunk is named by the last block it reaches into and its
-    place there, and a partial one by its tokens besides. The end of a prompt that has no block id
-    makes no chunk. Without ids, a chunk is named by its conversation (or its request, if it has
-    none) and its place.
+    Block ids are prefix-chained, so a chunk is named by the last block that it overlaps and its
+    index in that block; a partial chunk also by its number of tokens. Tokens at the end of a prompt
+    that no block id covers make no chunk. Without ids, a chunk is named by its conversation (or its
+    request, if it has none) and its index.
     """
     tokens, block, ids = requests.input_tokens, requests.block_tokens, requests.block_ids
     if block:
@@ -68,34 +67,38 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
     partial = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
     counts = tokens // chunk_tokens + (partial > 0)
-    ids = dense(ids)[0] if with_partial else ids  # so that a name times the tokens of a chunk fits
+    ids = (
+        dense(ids)[0] if with_partial else ids
+    )  # Names are later multiplied by chunk_tokens, so they must be small.
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
     owner = None if block else conversations(requests)[0]
     numbers = Numbers(int(offsets[-1]))
-    # Of about _BATCH objects at a time, so that what is made of them on the way stays small.
+    # About _BATCH objects are named at a time, which bounds the memory of the temporary arrays.
     starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
     bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
     for first, end in pairwise(bounds):
-        of = counts[first:end]
+        batch_counts = counts[first:end]
         place = np.arange(offsets[end] - offsets[first]) - np.repeat(
-            offsets[first:end] - offsets[first], of
+            offsets[first:end] - offsets[first], batch_counts
         )
         if owner is not None:
-            numbers.add(np.repeat(owner[first:end], of) * (int(counts.max(initial=0)) + 1) + place)
+            numbers.add(
+                np.repeat(owner[first:end], batch_counts) * (int(counts.max(initial=0)) + 1) + place
+            )
             continue
         last_block = ((place + 1) * chunk_tokens - 1) // block
         if with_partial:
             last_block = np.minimum(
-                last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, of)
+                last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, batch_counts)
             )
         per_block = max(1, block // chunk_tokens)
         names = (
-            ids[np.repeat(requests.block_offsets[first:end], of) + last_block] * per_block
+            ids[np.repeat(requests.block_offsets[first:end], batch_counts) + last_block] * per_block
             + place % per_block
         )
         if with_partial:
             names *= chunk_tokens
-            names[np.cumsum(of)[partial[first:end] > 0] - 1] += partial[first:end][
+            names[np.cumsum(batch_counts)[partial[first:end] > 0] - 1] += partial[first:end][
                 partial[first:end] > 0
             ]
         numbers.add(names)
@@ -103,10 +106,9 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
 
 
 def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
-    """Return a dense number for each request that only the requests of its conversation share, and
-    how many there are.
+    """Return the conversation of each request, numbered densely from 0, and their count.
 
-    A request of no conversation has one of its own.
+    A request without a session is a conversation of its own.
     """
     count = len(requests)
     if requests.session_id is None:
@@ -115,44 +117,42 @@ def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
     return dense(names)
 
 
-def grown(array: Array, wanted: int, fill: int) -> Array:
-    """Return `array` with at least `wanted` rows, new ones of `fill`.
+def grown(array: Array, min_rows: int, fill: int) -> Array:
+    """Return `array` with at least `min_rows` rows; new rows are filled with `fill`.
 
-    It grows to twice its length or more.
+    An array that grows at least doubles.
     """
-    if wanted <= len(array):
+    if min_rows <= len(array):
         return array
-    more = max(wanted - len(array), len(array))
-    return np.concatenate([array, np.full((more, *array.shape[1:]), fill, dtype=array.dtype)])
+    added_rows = max(min_rows - len(array), len(array))
+    return np.concatenate([array, np.full((added_rows, *array.shape[1:]), fill, dtype=array.dtype)])
 
 
 class Numbers:
-    """Gives names, int64, numbers from 0 by first appearance.
+    """Numbers int64 names densely from 0, in order of first appearance.
 
-    4 bytes a name, and 16 to 32 more a distinct one.
+    It takes 4 bytes a name, and 16 to 32 more for each distinct name.
     """
 
     def __init__(self, capacity: int) -> None:
         self.count = self._done = 0
-        self.found = np.empty(capacity, dtype=np.int32)
-        self._known = Structure(WORLD, "Table")
-        weakref.finalize(self, _forget, self._known)
+        self.numbers = np.empty(capacity, dtype=np.int32)
+        self._table = Structure(WORLD, "Table")
+        weakref.finalize(self, _forget, self._table)
 
     def add(self, names: NDArray[np.int64]) -> None:
         """Assign numbers to the next `names`."""
-        self.count = int(_number(self._known, names, len(names), self.found[self._done :]))
+        self.count = int(_number(self._table, names, len(names), self.numbers[self._done :]))
         self._done += len(names)
         if self.count > MAX_OBJECTS:
-            raise ConfigError(
-                f"more than {MAX_OBJECTS} objects, which are the most that fit a simulation"
-            )
+            raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
 
     def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the numbers of `names`."""
-        self.found, self._done = np.empty(len(names), dtype=np.int32), 0
+        self.numbers, self._done = np.empty(len(names), dtype=np.int32), 0
         self.add(names)
-        return self.found
+        return self.numbers
 
     def chains(self, offsets: NDArray[np.int64], tokens: int) -> Chains:
-        """Return what was numbered as chains of objects of so many `tokens`."""
-        return Chains(offsets, self.found, np.broadcast_to(np.int64(tokens), self.count))
+        """Return the numbered names as chains of objects of `tokens` tokens each."""
+        return Chains(offsets, self.numbers, np.broadcast_to(np.int64(tokens), self.count))

@@ -1,13 +1,10 @@
-"""A fleet.
+"""The fleet of a simulation: its incidents, the setup of its nodes and tiers, and its counters.
 
-What happens to it at a time, its nodes and their tiers before the start, what it counted at the
-end.
-
-What happens (nodes and racks lost and joined, drives replaced, the store out of reach) is written
-TIME:KIND and what it is about, `300s:node-lost:7`. All are laid out before the start as steps, one
-a node or tier, which the simulation takes at their times (`native/fleet.c`). What the fleet did
-before, during and after each is counted as it is simulated, in stretches of a second that also end
-where a window of an event does.
+An incident (a node or rack is lost or joins, a drive is replaced, the store is out of reach) is
+written TIME:KIND[:ARGUMENTS], such as `300s:node-lost:7`. Before the start, the incidents become
+steps, one for each node or tier, which the simulation takes at their times (`native/fleet.c`).
+The counters before, during and after each incident are kept during the simulation, in stretches of
+a second. A stretch also ends where a window of an incident does.
 """
 
 from __future__ import annotations
@@ -49,32 +46,32 @@ class Kind(StrEnum):
     """The kinds of incidents, as --event has them behind a time."""
 
     NODE_LOST = "node-lost:NODE"
-    """A node is gone, and all that lay in its own tiers.
+    """A node leaves the fleet, and all objects in its own tiers are lost.
 
-    Its running requests start again on other nodes; if none is up, they and all new ones wait for
-    one.
+    Its running requests start again on other nodes. If no node is up, they and all new requests
+    wait for one.
     """
     NODE_JOINED = "node-joined:NODE"
-    """A node comes, its tiers empty: one that was lost, or a new one that was not there before."""
+    """A node that was lost returns, or a new one joins, with empty tiers."""
     RACK_LOST = "rack-lost:RACK"
-    """All nodes of a rack are lost, and what lay in tiers that they share."""
+    """All nodes of a rack are lost, and the objects in the tiers that they share."""
     RACK_JOINED = "rack-joined:RACK"
-    """All nodes of a rack that are not there come."""
+    """All absent nodes of a rack join."""
     ENGINE_RESTART = "engine-restart:NODE:DURATION"
     """The engine of a node restarts, and the node is away for a time.
 
-    What lay in its memory is lost; its drives keep what they hold, and the engine finds it again.
+    The objects in its memory are lost. Its drives keep theirs, and the restarted engine finds them.
     Its running requests start again on other nodes.
     """
     DRIVE_REPLACED = "drive-replaced:NODE[:TIER]"
-    """The drive of a node is empty from now on; its slowest own tier, or the tier named."""
+    """The drive of a node is replaced by an empty one: its slowest own tier, or the given tier."""
     STORE_UNREACHABLE = "store-unreachable:DURATION"
-    """For a time nothing is found in the slowest tier, and nothing stored.
+    """The slowest tier is out of reach for a time: lookups miss and stores are refused.
 
-    What it holds is there again afterwards.
+    Its objects are available again afterwards.
     """
     ROLLING_RESTART = "rolling-restart:DURATION[:NODES]"
-    """Each node in turn, or so many at once, is lost for a time, and joins as the next are lost."""
+    """NODES nodes at a time (1) are lost for a duration, and join as the next are lost."""
 
 
 LOSING_NOTHING = (Kind.NODE_JOINED, Kind.RACK_JOINED, Kind.STORE_UNREACHABLE)
@@ -96,7 +93,7 @@ class Incident:
     """How many restart at once."""
 
     def end_ns(self, fleet: FleetSetting) -> int:
-        """Return when it is over."""
+        """Return the time at which the incident is over."""
         rounds = -(-fleet.nodes // self.nodes) if self.kind is Kind.ROLLING_RESTART else 1
         return self.at_ns + rounds * self.lasts_ns
 
@@ -105,7 +102,7 @@ class Incident:
 class Move:
     """One step of an incident at a time.
 
-    Of steps at one time, those that bring something back go first.
+    Of several steps at the same time, those that restore a node or tier come first.
     """
 
     at_ns: int
@@ -114,28 +111,28 @@ class Move:
     place: int = 0
     """The node, or the first of the rack whose tier it is."""
     tier: int = 0
-    """Of a node that is lost: a bit for each tier that keeps what it holds."""
+    """The tier that is emptied or out of reach; for a lost node, a bit for each surviving tier."""
 
 
 def parse_all(texts: Sequence[str], until_ns: int | None) -> tuple[Incident, ...]:
-    """Return the incidents that `texts` say.
+    """Return the incidents that `texts` describe.
 
-    ConfigError for one that no simulation up to `until_ns` comes to.
+    Raises ConfigError for an incident at or after `until_ns`, where the simulation ends.
     """
-    found = tuple(parse(text) for text in texts)
-    for incident in found:
+    incidents = tuple(parse(text) for text in texts)
+    for incident in incidents:
         if until_ns is not None and incident.at_ns >= until_ns:
             raise ConfigError(
                 f"{named('events', incident.text)}: the simulation ends at"
                 f" {format_duration(until_ns)}"
             )
-    return found
+    return incidents
 
 
 def parse(text: str) -> Incident:
-    """Return the incident that `text` says; ConfigError, naming `--event`, if it says none."""
-    at, _, rest = text.partition(":")
-    name, *arguments = rest.split(":")
+    """Return the incident that `text` describes; ConfigError, naming `--event`, if it is invalid."""
+    time_text, _, incident_text = text.partition(":")
+    name, *arguments = incident_text.split(":")
     kinds = {kind.partition(":")[0]: kind for kind in Kind}
     if name not in kinds:
         forms = ", ".join(f"TIME:{kind}" for kind in Kind)
@@ -143,23 +140,30 @@ def parse(text: str) -> Incident:
             f"{named('events', text)}: no such event{nearest(name, list(kinds))}; write {forms}"
         )
     kind, form = kinds[name], f"{named('events', text)}: write TIME:{kinds[name]}"
-    parts = kind.replace("[:", ":[").split(":")[1:]
-    if not sum(not part.startswith("[") for part in parts) <= len(arguments) <= len(parts):
+    field_forms = kind.replace("[:", ":[").split(":")[1:]
+    if (
+        not sum(not field.startswith("[") for field in field_forms)
+        <= len(arguments)
+        <= len(field_forms)
+    ):
         raise ConfigError(form)
-    said = dict(zip((part.strip("[]") for part in parts), arguments, strict=False))
+    values = dict(zip((field.strip("[]") for field in field_forms), arguments, strict=False))
     try:
-        lasts_ns, at_ns = parse_duration_ns(said.get("DURATION", "0")), parse_duration_ns(at)
+        lasts_ns, at_ns = (
+            parse_duration_ns(values.get("DURATION", "0")),
+            parse_duration_ns(time_text),
+        )
     except ConfigError as error:
         raise ConfigError(f"{named('events', text)}: {error}") from None
-    if "DURATION" in said and lasts_ns == 0:
-        raise ConfigError(f"{named('events', text)}: {said['DURATION']} must be > 0")
+    if "DURATION" in values and lasts_ns == 0:
+        raise ConfigError(f"{named('events', text)}: {values['DURATION']} must be > 0")
     place, nodes = (
-        _number(of, form)
-        for of in (said.get("NODE", said.get("RACK", "0")), said.get("NODES", "1"))
+        _number(count_text, form)
+        for count_text in (values.get("NODE", values.get("RACK", "0")), values.get("NODES", "1"))
     )
     if nodes == 0:
         raise ConfigError(f"{named('events', text)}: at least 1 node restarts at once")
-    return Incident(text, at_ns, kind, place, lasts_ns, said.get("TIER"), nodes)
+    return Incident(text, at_ns, kind, place, lasts_ns, values.get("TIER"), nodes)
 
 
 def _number(text: str, form: str) -> int:
@@ -171,32 +175,37 @@ def _number(text: str, form: str) -> int:
 def steps_of(
     incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[TierSetting]
 ) -> list[Move]:
-    """Return what is done when, in order; ConfigError, naming `--event`, for what cannot be."""
-    found: list[tuple[Move, Incident]] = []
+    """Return the steps of `incidents` in order of time.
+
+    Raises ConfigError, naming `--event`, for a node, rack or tier that does not exist, and for an
+    order that is impossible.
+    """
+    planned: list[tuple[Move, Incident]] = []
     racks = fleet.instances(Scope.RACK)
     for incident in incidents:
-        of, place = f"{named('events', incident.text)}: there is no", incident.place
+        place = incident.place
+        prefix = f"{named('events', incident.text)}: there is no"
         if incident.kind in (Kind.RACK_LOST, Kind.RACK_JOINED):
             if place >= racks:
-                known = (
+                valid_places = (
                     f"{fleet.nodes} nodes, {fleet.rack_nodes} a rack, are racks 0 to {racks - 1}"
                 )
-                raise ConfigError(f"{of} rack {place}: {known}")
+                raise ConfigError(f"{prefix} rack {place}: {valid_places}")
         elif place >= fleet.nodes:
-            known = (
+            valid_places = (
                 f"0 to {fleet.nodes - 1} ({named('nodes', fleet.nodes)})"
                 if fleet.nodes > 1
                 else f"0 alone ({named('nodes', 1)})"
             )
-            raise ConfigError(f"{of} node {place}: nodes are {known}")
-        found += [(step, incident) for step in _steps(incident, fleet, tiers)]
-    found.sort(key=lambda of: (of[0].at_ns, of[0].is_loss))
-    _check_order(found, fleet)
-    return [step for step, _ in found]
+            raise ConfigError(f"{prefix} node {place}: nodes are {valid_places}")
+        planned += [(step, incident) for step in _steps(incident, fleet, tiers)]
+    planned.sort(key=lambda entry: (entry[0].at_ns, entry[0].is_loss))
+    _check_order(planned, fleet)
+    return [step for step, _ in planned]
 
 
 def absent(steps: Sequence[Move]) -> list[int]:
-    """Return the nodes that are not there at the start: those that join before they are lost."""
+    """Return the nodes that are absent at the start: those that join before they are lost."""
     first: dict[int, int] = {}
     for step in steps:
         if step.kind in (records.LOST, records.JOINED):
@@ -219,8 +228,10 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
         case Kind.RACK_JOINED:
             yield from (Move(at_ns, False, records.JOINED, node) for node in rack)
         case Kind.ENGINE_RESTART:
-            kept = sum(1 << t for t, tier in enumerate(tiers) if not is_memory(tier.name))
-            yield Move(at_ns, True, records.LOST, place, kept)
+            surviving_tiers = sum(
+                1 << t for t, tier in enumerate(tiers) if not is_memory(tier.name)
+            )
+            yield Move(at_ns, True, records.LOST, place, surviving_tiers)
             yield Move(at_ns + incident.lasts_ns, False, records.JOINED, place)
         case Kind.DRIVE_REPLACED:
             yield Move(at_ns, True, records.EMPTIED, place, _drive(incident, tiers))
@@ -241,72 +252,72 @@ def _steps(incident: Incident, fleet: FleetSetting, tiers: Sequence[TierSetting]
 
 
 def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
-    own = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
+    local_tiers = {tier.name: t for t, tier in enumerate(tiers) if tier.scope is not Scope.FLEET}
     if incident.tier is None:
-        drives = [t for name, t in own.items() if not is_memory(name)]
+        drives = [t for name, t in local_tiers.items() if not is_memory(name)]
         if not drives:
             raise ConfigError(
                 f"{named('events', incident.text)}: no node has a drive of its own; name one of"
                 " its tiers: "
-                f"{incident.text}:TIER with {' or '.join(own) or 'scope=node'}"
+                f"{incident.text}:TIER with {' or '.join(local_tiers) or 'scope=node'}"
             )
         return drives[-1]
-    if incident.tier not in own:
+    if incident.tier not in local_tiers:
         raise ConfigError(
             f"{named('events', incident.text)}: nodes have no tier {incident.tier} of their own;"
             " theirs are "
-            f"{', '.join(own) or 'none'}"
+            f"{', '.join(local_tiers) or 'none'}"
         )
-    return own[incident.tier]
+    return local_tiers[incident.tier]
 
 
-def _check_order(found: Sequence[tuple[Move, Incident]], fleet: FleetSetting) -> None:
-    """Refuse what happens to what is not there, and a fleet that nobody serves any more."""
-    gone = set(absent([step for step, _ in found]))
-    is_gone = False
-    if found:
-        _check_served(found[0][1], gone, fleet, is_last=False)
-    for at, (step, incident) in enumerate(found):
+def _check_order(planned: Sequence[tuple[Move, Incident]], fleet: FleetSetting) -> None:
+    """Refuse steps that do not fit the state of the fleet, and a fleet without a serving node."""
+    absent_nodes = set(absent([step for step, _ in planned]))
+    is_unreachable = False
+    if planned:
+        _check_served(planned[0][1], absent_nodes, fleet, is_last=False)
+    for index, (step, incident) in enumerate(planned):
         is_rack = incident.kind in (Kind.RACK_JOINED, Kind.RACK_LOST)
         if step.kind == records.JOINED:
-            wrong = (
+            problem = (
                 f"node {step.place} is in the fleet already"
-                if step.place not in gone and not is_rack
+                if step.place not in absent_nodes and not is_rack
                 else ""
             )
-            gone.discard(step.place)
+            absent_nodes.discard(step.place)
         elif step.kind in (records.LOST, records.EMPTIED):
-            wrong = (
+            problem = (
                 f"node {step.place} is not in the fleet"
-                if step.place in gone and not is_rack
+                if step.place in absent_nodes and not is_rack
                 else ""
             )
-            gone |= {step.place} if step.kind == records.LOST else set()
+            absent_nodes |= {step.place} if step.kind == records.LOST else set()
         else:
-            wrong = (
+            problem = (
                 "the store is out of reach already"
-                if is_gone == (step.kind == records.GONE)
+                if is_unreachable == (step.kind == records.GONE)
                 else ""
             )
-            is_gone = step.kind == records.GONE
-        if wrong:
+            is_unreachable = step.kind == records.GONE
+        if problem:
             raise ConfigError(
-                f"{named('events', incident.text)}: {wrong} at {format_duration(step.at_ns)}"
+                f"{named('events', incident.text)}: {problem} at {format_duration(step.at_ns)}"
             )
-        if at + 1 == len(found) or found[at + 1][0].at_ns > step.at_ns:
+        if index + 1 == len(planned) or planned[index + 1][0].at_ns > step.at_ns:
             _check_served(
                 incident,
-                gone,
+                absent_nodes,
                 fleet,
-                is_last=all(of.kind != records.JOINED for of, _ in found[at + 1 :]),
+                is_last=all(later.kind != records.JOINED for later, _ in planned[index + 1 :]),
             )
 
 
 def _check_served(
-    incident: Incident, gone: set[int], fleet: FleetSetting, *, is_last: bool
+    incident: Incident, absent_nodes: set[int], fleet: FleetSetting, *, is_last: bool
 ) -> None:
-    """Refuse a fleet without nodes for good, or one of two pools of which one has none."""
-    if is_last and len(gone) == fleet.nodes:
+    """Refuse a fleet that stays without nodes, and a disaggregated fleet with an empty pool."""
+    if is_last and len(absent_nodes) == fleet.nodes:
         raise ConfigError(
             f"{named('events', incident.text)}: no node is left, and none joins later: add"
             " TIME:node-joined:NODE"
@@ -316,10 +327,10 @@ def _check_served(
             "compute prompts": range(fleet.prefill_nodes),
             "generate": range(fleet.prefill_nodes, fleet.nodes),
         }
-        for what, nodes in pools.items():
-            if gone.issuperset(nodes):
+        for task, nodes in pools.items():
+            if absent_nodes.issuperset(nodes):
                 raise ConfigError(
-                    f"{named('events', incident.text)}: none of the nodes that {what} would be"
+                    f"{named('events', incident.text)}: none of the nodes that {task} would be"
                     " left; at"
                     " least one must stay"
                 )
@@ -328,11 +339,11 @@ def _check_served(
 WINDOW_NS: Final = 60 * NS_PER_S
 WINDOWS_AFTER: Final = 5
 STEP_NS: Final = 10 * NS_PER_S
-"""Hits are back once so long a step has them."""
+"""Hits have recovered once a step of this length has the hit ratio of before."""
 BACK_WITHIN: Final = 0.01
-"""As many as before, less so much."""
+"""Tolerance of that hit ratio, absolute."""
 MOST_POINTS: Final = 150
-"""Of a series over the whole time."""
+"""Maximum points of a series over the whole simulation."""
 LOOKUP_COUNTS: Final = tuple(name for name in records.LOOKUP_OUTCOME.names or () if name != "ts_ns")
 TIER_COUNTS: Final = ("reads", "read_bytes", "writes", "written_bytes", "lost_bytes")
 _CODES = {op: enum_code(TRACE, "op", op) for op in Op}
@@ -346,46 +357,51 @@ class IncidentCounters:
         self, incidents: Sequence[Incident], fleet: FleetSetting, tiers: Sequence[str]
     ) -> None:
         self._incidents, self._fleet, self._tiers = incidents, fleet, tiers
-        ends = {0} | {t % NS_PER_S for of in incidents for t in (of.at_ns, of.end_ns(fleet))}
+        ends = {0} | {
+            t % NS_PER_S for incident in incidents for t in (incident.at_ns, incident.end_ns(fleet))
+        }
         self._parts = np.array(sorted(ends))
-        """Where in a second its stretches begin."""
+        """Start of each stretch within a second, ns."""
         self._requests = np.zeros((0, len(LOOKUP_COUNTS)), np.int64)
         self._storage = np.zeros((0, len(tiers) * len(TIER_COUNTS)), np.int64)
-        """[stretches, of each tier TIER_COUNTS]"""
+        """Counters by stretch (rows), tier and TIER_COUNTS (columns)."""
         self._again = np.zeros(len(RestartCounts.__struct_fields__), np.int64)
         self._end_ns = 0
 
-    def see(self, rows: Columns, found: Array) -> None:
-        """Count rows of the trace, and what requests found, records.LOOKUP_OUTCOME."""
-        at = self._stretch(found["ts_ns"])
-        rows_at = self._stretch(rows["ts_ns"])
-        stretches = max(at.max(initial=-1), rows_at.max(initial=-1)) + 1
+    def see(self, rows: Columns, outcomes: Array) -> None:
+        """Count rows of the trace, and the lookup outcomes of requests, records.LOOKUP_OUTCOME."""
+        outcome_stretches = self._stretch(outcomes["ts_ns"])
+        row_stretches = self._stretch(rows["ts_ns"])
+        stretches = max(outcome_stretches.max(initial=-1), row_stretches.max(initial=-1)) + 1
         self._requests, self._storage = (
             grown(self._requests, stretches, 0),
             grown(self._storage, stretches, 0),
         )
         for column, name in enumerate(LOOKUP_COUNTS):
-            np.add.at(self._requests[:, column], at, found[name])
-        hits, again = found["local_hits"] + found["shared_hits"], found["restarted"] > 0
-        counts = (again, found["lookups"][again], hits[again], found["lookups"], hits)
+            np.add.at(self._requests[:, column], outcome_stretches, outcomes[name])
+        hits, again = outcomes["local_hits"] + outcomes["shared_hits"], outcomes["restarted"] > 0
+        counts = (again, outcomes["lookups"][again], hits[again], outcomes["lookups"], hits)
         self._again += np.array([count.sum() for count in counts])
         op, phase, length = rows["op"], rows["phase"], rows["length_bytes"]
         is_read, is_written = (
-            (op == _CODES[of]) & (phase != _POPULATE) for of in (Op.READ, Op.WRITE)
+            (op == _CODES[counted_op]) & (phase != _POPULATE) for counted_op in (Op.READ, Op.WRITE)
         )
         kinds = ((is_read, 0, 1), (is_written, 2, 3), (phase == _LOSE, None, 4))
         # The link of a disaggregated fleet is a tier after all others.
         is_tier = rows["tier"] < len(self._tiers)
-        for is_one, count, size in kinds:
-            which = is_one & is_tier
-            place, first = rows_at[which], rows["tier"][which].astype(np.int64) * len(TIER_COUNTS)
+        for is_kind, count, size in kinds:
+            is_counted = is_kind & is_tier
+            place, first = (
+                row_stretches[is_counted],
+                rows["tier"][is_counted].astype(np.int64) * len(TIER_COUNTS),
+            )
             if count is not None:
                 np.add.at(self._storage, (place, first + count), 1)
-            np.add.at(self._storage, (place, first + size), length[which])
+            np.add.at(self._storage, (place, first + size), length[is_counted])
 
     def _stretch(self, ts_ns: Array | np.int64) -> Array:
-        parts = np.searchsorted(self._parts, ts_ns % NS_PER_S, side="right") - 1
-        return ts_ns // NS_PER_S * len(self._parts) + parts
+        stretch_in_second = np.searchsorted(self._parts, ts_ns % NS_PER_S, side="right") - 1
+        return ts_ns // NS_PER_S * len(self._parts) + stretch_in_second
 
     def stats(self, end_ns: int) -> IncidentStats | UnsetType:
         """Return the counters of a simulation that ends at `end_ns`; UNSET without incidents."""
@@ -402,7 +418,7 @@ class IncidentCounters:
         starts = np.arange(0, seconds, step) * len(self._parts)
         end = max(
             seconds * len(self._parts), int(self._stretch(np.int64(end_ns))) + 1
-        )  # what is last may come as it ends
+        )  # The last row may come exactly at the end.
         requests = np.add.reduceat(self._requests[:end], starts)
         tiers = np.add.reduceat(self._storage[:end], starts).reshape(
             len(starts), len(self._tiers), -1
@@ -428,7 +444,7 @@ class IncidentCounters:
         )
 
     def _outcome(self, incident: Incident, end_ns: int) -> IncidentOutcome:
-        """Count the windows around `incident`, and find when its hits are back."""
+        """Count the windows around `incident`, and find when its hit ratio has recovered."""
         over_ns = incident.end_ns(self._fleet)
         windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
         before = windows[0].hit_ratio if windows and windows[0].window == "before" else None
@@ -451,10 +467,10 @@ class IncidentCounters:
 
     def _window(self, name: str, first_ns: int, last_ns: int) -> IncidentWindow:
         lookups, storage = self._between(first_ns, last_ns)
-        each = (-1, len(self._tiers), len(TIER_COUNTS))
-        # The most in a second from the start of the window on.
+        shape = (-1, len(self._tiers), len(TIER_COUNTS))
+        # The peaks are those of whole seconds, counted from the start of the window.
         seconds = np.add.reduceat(storage, np.arange(0, len(storage), len(self._parts))).reshape(
-            each
+            shape
         )
         return IncidentWindow(
             window=name,
@@ -480,22 +496,22 @@ class IncidentCounters:
         )
 
     def _between(self, first_ns: int, last_ns: int) -> tuple[dict[str, int], Array]:
-        """Return what requests found in a window, and its stretches of storage.
+        """Return the lookup counters of a window, and the tier counters of its stretches.
 
-        All that are left, if it ends last.
+        A window that ends with the simulation includes all stretches that remain.
         """
         first, last = self._stretch(np.array([first_ns, last_ns])).tolist()
-        of = slice(first, None if last_ns == self._end_ns else last)
+        stretches = slice(first, None if last_ns == self._end_ns else last)
         return (
-            dict(zip(LOOKUP_COUNTS, self._requests[of].sum(axis=0).tolist(), strict=True)),
-            self._storage[of],
+            dict(zip(LOOKUP_COUNTS, self._requests[stretches].sum(axis=0).tolist(), strict=True)),
+            self._storage[stretches],
         )
 
 
 def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the windows around what happens from `at_ns` to `over_ns`.
+    """Yield the windows around an incident from `at_ns` to `over_ns`, as name, start and end.
 
-    Name, start and end; none after the end.
+    No window starts after `end_ns`.
     """
     if 0 < at_ns <= end_ns:
         yield "before", max(0, at_ns - WINDOW_NS), at_ns
@@ -510,9 +526,9 @@ def _windows(at_ns: int, over_ns: int, end_ns: int) -> Iterator[tuple[str, int, 
 def set_fleet(
     world: records.World, setting: FleetSetting, scopes: Sequence[Scope], rows: int
 ) -> None:
-    """Set up the nodes of `setting`, each with its own tiers as `scopes` says.
+    """Set up the nodes of `setting`; `scopes` says which of their tiers each one owns.
 
-    `rows` is the size of the buffers.
+    `rows` is the size of the row buffers.
     """
     fleet, knobs, count = world.fleet, world.knobs, setting.nodes
     fleet.count, fleet.entry_nodes = (
@@ -559,9 +575,9 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     control.open_nodes = fleet.nodes["is_up"][: fleet.entry_nodes].sum()
     control.populating_node = np.argmax(fleet.nodes["is_up"])
     if not fleet.nodes["is_up"].any():
-        # Nobody is there to have anything yet.
+        # No node is up to hold the populated objects.
         control.populated = len(world.items)
-    # What may be lost is listed, though its tier gives nothing up by itself.
+    # Tiers that may lose objects keep lists of them, even if they never evict.
     lost = sum({1 << s.tier for s in steps if s.kind == records.EMPTIED})
     if any(s.kind == records.LOST for s in steps):
         lost |= fleet.node_tiers
@@ -569,26 +585,26 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
 
 
 def all_tiers(world: records.World) -> tuple[Array, Array]:
-    """Return the tiers of all places, records.TIER, by place and tier, nodes first.
+    """Return the tiers of all places, records.TIER by place and tier, and which of them exist.
 
-    And for each if it is one.
+    Nodes come first, then racks. A shared tier exists once, at the first place.
     """
     fleet, tiers = world.fleet, world.tiers
     if fleet.count <= 1 or not len(fleet.tiers):
         return tiers.reshape(1, -1).copy(), np.ones((1, len(tiers)), bool)
-    found = fleet.tiers.reshape(-1, len(tiers)).copy()
+    all_places = fleet.tiers.reshape(-1, len(tiers)).copy()
     node = world.control.node
-    is_one = np.zeros(found.shape, bool)
+    exists = np.zeros(all_places.shape, bool)
     for t in range(len(tiers)):
         is_rack = bool(fleet.rack_tiers & 1 << t)
         place = fleet.count + node // fleet.rack_nodes if is_rack else node
         if fleet.place_tiers & 1 << t:
-            is_one[slice(fleet.count, None) if is_rack else slice(fleet.count), t] = True
-            found[place, t] = tiers[t]
+            exists[slice(fleet.count, None) if is_rack else slice(fleet.count), t] = True
+            all_places[place, t] = tiers[t]
         else:
-            is_one[0, t] = True
-            found[0, t] = tiers[t]
-    return found, is_one
+            exists[0, t] = True
+            all_places[0, t] = tiers[t]
+    return all_places, exists
 
 
 NODE_COUNTS = (

@@ -605,7 +605,7 @@ def test_the_command(monkeypatch, tmp_path, capsys):
     assert "events" not in open_table(plain).meta.config
     assert "events" not in (open_table(plain).meta.stats or {})
     assert kvtrace(monkeypatch, "gen", *small, *more, "--event", "9s:node-lost:1", "-o", late) == 2
-    assert shows(capsys.readouterr().err, "events=9s:node-lost:1: … 8.00 s")
+    assert shows(capsys.readouterr().err, "--event 9s:node-lost:1: … 8.00 s")
     assert (
         kvtrace(
             monkeypatch, "gen", "--preset", "checkpoint", "--event", "9s:node-lost:1", "-o", late
