@@ -1,21 +1,23 @@
-"""Run a simulation in virtual time and stream what it does.
+"""Run a simulation in virtual time: requests in, trace rows out, counters at the end.
 
-Requests in, trace rows out, counters at the end.
+A preset, a model and a load are first laid out as a World, the state and tables with which the
+compiled simulation starts.
 
-First a preset, a model and a load are laid out as the World that the compiled simulation starts
-with, and its tables.
+Memory in bytes:
 
-A row adds 0.03 bytes to its memory, a first token 16. A chunk that may still be asked for takes 8,
-and while it is live in a tier that may delete it 48, and 8 a tier, more (16 a tier more if any
-policy is not LRU), with an eighth of that for room to grow; tables that grow do so by moving their
-pages (GrowableTables). In a fleet that is 68, and 8 a tier, for the chunk and for each node that
-has it; 8 in all again while only one node has it, in a tier that deletes nothing. An entry of a
-turn takes all of that as long as it may be asked for; so does any chunk with decode reads, and with
-the policies s3fifo and arc, with which every block of a file counts as one that may still be asked
-for. Of a tier with an admission filter, or streams by other than phase, each object ever offered or
-written takes 8; with the policy sae, each ever named up to 32. Requests of a file take about 100
-each, 4 a reference to a block, 12 a distinct block; where turns follow, 60 more a request and 60 a
-wait.
+- Output: 0.03 a row, and 16 a first token.
+- A chunk that a later request may name: 8. While it is live in a tier that may delete it, 48 more,
+  and 8 more a tier (24 a tier if any policy is not LRU), with an eighth of that as room to grow.
+  Tables grow by moving their pages (GrowableTables).
+- A chunk in a fleet: 68, and 8 a tier, for the chunk and for each node that has it. It is 8 in all
+  while only one node has it, in a tier that deletes nothing.
+- An entry of a turn takes the full size as long as a later request may name it. So does any chunk
+  with decode reads, and with the policies s3fifo and arc, for which every block of a file counts as
+  one that may still be named.
+- Each object ever offered or written to a tier with an admission filter, or with streams by other
+  than phase: 8. With the policy sae, each object ever named: up to 32.
+- Requests of a file: about 100 each, 4 a reference to a block, 12 a distinct block. With turns, 60
+  more a request and 60 a wait.
 """
 
 from __future__ import annotations
@@ -70,10 +72,10 @@ from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotio
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
 
 FOREVER_NS = 2**62
-# Of slots, of actors for requests in flight, and of objects of one request, to start with.
+# Initial capacity of the tables of slots, requests in flight, and objects of one request.
 ROOM = 1024
 _RESERVE_BYTES = 64 << 20
-"""Of memory, for what is made from one flush of rows to the next."""
+"""Memory that must be free for the arrays of one flush of rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +84,18 @@ class Load:
 
     requests: Requests | None = None
     chains: Chains | None = None
-    """What `requests` ask for, where it is known already, or a sample of it.
+    """The objects that `requests` name, or a sample of them, if computed already.
 
-    Else worked out from their blocks.
+    None: computed from the blocks of `requests`.
     """
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
     max_requests: int = 2**62
     waits: Waits | None = None
-    """Which requests of the file follow others; None: all arrive at their times."""
+    """Which requests of the file wait for others; None: all arrive at their times."""
     incidents: tuple[Incident, ...] = ()
-    """What happens to the nodes and to what they share."""
+    """Incidents of the nodes and of the tiers that they share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,25 +105,25 @@ class Sizes:
     bytes_per_token: int
     """Without padding."""
     chunk_bytes: int
-    """Of a chunk, all its objects together, each padded."""
+    """Size of a chunk: all its objects together, each padded."""
     pieces: Array
-    """records.PIECE: what a chunk consists of."""
+    """The pieces of a chunk, records.PIECE."""
     ranks: int
-    """Those that store objects of their own."""
+    """The number of ranks that store objects of their own."""
     sharers: int
-    """The ranks to which each of these is of use: all, of a latent that one stores."""
+    """The number of ranks that load each object: all of them for a latent that one rank stores."""
     layers: int
-    """Groups of layers that are objects of their own."""
+    """The number of layer groups, each of which is an object of its own."""
 
     @property
     def parts(self) -> int:
-        """Objects of one slot: one for each rank that stores, and each group of layers."""
+        """The number of objects of one slot: one for each storing rank and each group of layers."""
         return self.ranks * self.layers
 
     def of(self, tokens: Array, chunk_tokens: int) -> tuple[Array, Array]:
-        """Return of how many objects items of so many `tokens` consist, and the bytes of each.
+        """Return the number of objects of items of `tokens` tokens, and the bytes of each object.
 
-        See Knobs.
+        With `chunk_tokens` of 0, an item is one object (see Knobs).
         """
         if chunk_tokens:
             return tokens // chunk_tokens, np.full(len(tokens), self.chunk_bytes)
@@ -129,7 +131,7 @@ class Sizes:
 
 
 def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
-    """Return the sizes of what `preset` stores of `model` on so many tensor-parallel `ranks`."""
+    """Return the sizes of the objects that `preset` stores of `model` on `ranks` tensor-parallel ranks."""
     stored = ranks if preset.each_rank_stores else stored_ranks(model, ranks)
     layers = -(-model.layers // preset.layers_per_object) if preset.layers_per_object else 1
     kinds, tokens = list(PieceKind), preset.chunk_tokens
@@ -149,14 +151,16 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
         raise ConfigError(
             "layers_per_object needs a model whose layers are all alike: this one has several kinds"
         )
-    if preset.partial_chunks and [of.kind for of in pieces(model, ranks)] != [PieceKind.GROWING]:
+    if preset.partial_chunks and [piece.kind for piece in pieces(model, ranks)] != [
+        PieceKind.GROWING
+    ]:
         raise ConfigError(
             "partial_chunks needs a model all of whose layers grow with the prompt: this one has"
             " others"
         )
     objects = 1 if preset.merge_ranks else stored
-    parts, pad = objects * layers, preset.pad_bytes
-    chunk_bytes = -(-int(table["bytes"].sum()) // (parts * pad)) * pad * parts
+    slot_objects, pad = objects * layers, preset.pad_bytes
+    chunk_bytes = -(-int(table["bytes"].sum()) // (slot_objects * pad)) * pad * slot_objects
     return Sizes(
         bytes_per_token_per_rank(model, ranks) * stored,
         chunk_bytes,
@@ -189,14 +193,14 @@ def make_world(
     world.actors["context"] = np.arange(count)
     world.idle, world.control.idle = np.arange(count - 1, -1, -1), count
     world.heap = np.zeros(count + 1, records.EVENT)
-    asked = preset.workload
+    workload = preset.workload
     world.users, starts = make_users(
         load.users if requests is None else 0,
         load.seed,
-        kind=asked.request_kind,
-        mean_think_ns=asked.mean_think_ns,
+        kind=workload.request_kind,
+        mean_think_ns=workload.mean_think_ns,
     )
-    # Each user first asks at its time; what is in order is a heap.
+    # Each user has its own time of first request. A sorted array is a valid heap.
     order = np.argsort(starts, kind="stable")
     order = order[starts[order] < load.until_ns]
     world.heap["when"][: len(order)], world.heap["actor"][: len(order)] = starts[order], order
@@ -211,14 +215,14 @@ def make_world(
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain = np.empty(room, np.int64)
     world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
-    # Populating starts with the first item that is no prompt: those are stored when first used.
+    # Populating starts behind the system prompts, which are stored at their first use.
     world.control.populated = library.prompts
     schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
     return world
 
 
 def has_times(preset: Preset) -> bool:
-    """Whether anything takes time before the first token."""
+    """Tell whether prefill or storage takes any time before the first token."""
     return preset.has_prefill or any(any(t.rates_bytes_per_s) for t in preset.tiers)
 
 
@@ -243,8 +247,8 @@ def _set_knobs(
     )
     knobs.queued_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
     knobs.bucketed_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
-    # An entry of a turn, or a partial chunk, has a size of its own; decoding holds on to a slot;
-    # who remembers what it gave up, or has to store it yet, too.
+    # A packed slot has no room for a size of its own (entries of a turn, partial chunks), and none
+    # for references from decoding, ghosts and store queues.
     knobs.is_packed = is_chunk and not (
         p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued_tiers or p.partial_chunks
     )
@@ -319,45 +323,45 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
     queues = preset.fleet.instances(preset.tiers[-1].scope)
     world.store_queues = np.empty(int(limits.sum()) * queues, records.QUEUED_STORE)
-    for of, tier in zip(world.tiers, preset.tiers, strict=True):
+    for record, tier in zip(world.tiers, preset.tiers, strict=True):
         for name in _AS_NAMED:
-            of[name] = getattr(tier, name)
-        of["heartbeat_ns"], of["bucket_bytes"] = ns_of(tier.heartbeat), bytes_of(tier.bucket_bytes)
-        of["collect_share"], of["admission"] = (
+            record[name] = getattr(tier, name)
+        record["heartbeat_ns"], record["bucket_bytes"] = (
+            ns_of(tier.heartbeat),
+            bytes_of(tier.bucket_bytes),
+        )
+        record["collect_share"], record["admission"] = (
             tier.bucket_gc or 0,
             list(Admission).index(tier.admission),
         )
-        of["admission_decay_ns"] = ns_of(tier.admission_decay)
-        of["admission_window_bytes"] = min(
-            records.UNBOUNDED, tier.admission_window * int(of["limit_bytes"])
+        record["admission_decay_ns"] = ns_of(tier.admission_decay)
+        record["admission_window_bytes"] = min(
+            records.UNBOUNDED, tier.admission_window * int(record["limit_bytes"])
         )
-        of["ttl_ns"], of["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
-        of["bytes_per_s"] = tier.rates_bytes_per_s
-        of["takes_whole_offers"], of["readers"] = (
+        record["ttl_ns"], record["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
+        record["bytes_per_s"] = tier.rates_bytes_per_s
+        record["takes_whole_offers"], record["readers"] = (
             tier.takes_whole,
             sizes.sharers if tier.each_rank_reads else 1,
         )
-        of["recency"] = list(Recency).index(tier.recency or preset.recency)
-        of["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
+        record["recency"] = list(Recency).index(tier.recency or preset.recency)
+        record["loads_twice"] = tier.loads_twice and tier.policy is Policy.LFU
         if tier.low_watermark is not None and tier.capacity_bytes is not None:
-            of["low_bytes"] = int(tier.capacity_bytes * tier.low_watermark)
+            record["low_bytes"] = int(tier.capacity_bytes * tier.low_watermark)
         if tier.evict_every and tier.capacity_bytes is not None:
-            of["trigger_bytes"] = int(tier.capacity_bytes * tier.high_watermark)
-            of["low_bytes"] = min(of["low_bytes"], of["trigger_bytes"])
-            of["evict_every_ns"], of["evict_ppm"] = (
+            record["trigger_bytes"] = int(tier.capacity_bytes * tier.high_watermark)
+            record["low_bytes"] = min(record["low_bytes"], record["trigger_bytes"])
+            record["evict_every_ns"], record["evict_ppm"] = (
                 ns_of(tier.evict_every),
                 round(1_000_000 * (tier.evict_share or 0)),
             )
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
-    """Point the tiers to the C functions of their policies.
-
-    Every node and rack has such tiers, still empty.
-    """
-    for of, policy in zip(world.tiers, policies, strict=True):
+    """Point the tiers to the C functions of their policies, and copy them to every node and rack."""
+    for record, policy in zip(world.tiers, policies, strict=True):
         for name, address in policy.addresses().items():
-            of[name] = address
+            record[name] = address
     places, count = world.fleet, world.fleet.count
     if count > 1:
         racks = -(-count // places.rack_nodes)
@@ -371,22 +375,19 @@ def set_policies(world: World, policies: Sequence[Policy]) -> None:
 
 
 def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> None:
-    """Make the library's items, and slots.
-
-    Theirs first, which are held for ever, and as many free ones as usual.
-    """
-    objects, each = sizes.of(library.tokens, world.knobs.chunk_tokens)
+    """Create the items of the library, their slots, which are never freed, and ROOM free slots."""
+    objects, item_object_bytes = sizes.of(library.tokens, world.knobs.chunk_tokens)
     items = np.zeros(len(library.tokens), records.ITEM)
     items["tokens"], items["objects"], items["first_slot"] = (
         library.tokens,
         objects,
         np.cumsum(objects) - objects,
     )
-    of_items = np.repeat(each, objects)
-    used = len(of_items)
+    object_bytes = np.repeat(item_object_bytes, objects)
+    used = len(object_bytes)
     world.items, world.slots = (
         items,
-        new_slots(np.concatenate([of_items, np.zeros(ROOM, np.int64)])),
+        new_slots(np.concatenate([object_bytes, np.zeros(ROOM, np.int64)])),
     )
     world.slots["held_by"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
@@ -403,10 +404,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
 
 
 def _set_requests(world: World, load: Load) -> None:
-    """Say what the prompts of the requests consist of.
-
-    Conversations, or chains of objects that they name.
-    """
+    """Set up the prompts of the requests: as conversations, or as chains of named objects."""
     requests = load.requests
     if requests is None:
         world.contexts = np.zeros(load.users, records.CONTEXT)
@@ -431,9 +429,9 @@ def _set_requests(world: World, load: Load) -> None:
 
 
 def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
-    """Let requests wait as `waits` says.
+    """Set up the requests that wait for others, as `waits` says.
 
-    Return how many wait for none, and so come at `arrival_ns`, in order.
+    Returns the number of requests that wait for none. They arrive at their `arrival_ns`, in order.
     """
     count, order = len(arrival_ns), np.argsort(waits.before, kind="stable")
     ends = np.cumsum(np.bincount(waits.before, minlength=count))
@@ -453,7 +451,7 @@ def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
     following.predecessors["left"] = np.bincount(waits.row, minlength=count)
     following.predecessors["ready_ns"] = waits.not_before_ns
     firsts = np.flatnonzero(following.predecessors["left"] == 0)
-    # What is in order is a heap.
+    # A sorted array is a valid heap.
     following.coming["when"][: len(firsts)], following.coming["actor"][: len(firsts)] = (
         arrival_ns[firsts],
         firsts,
@@ -462,7 +460,7 @@ def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
-    """Return, for each tier, the bytes it fills to, at most, and the largest object it takes."""
+    """Return the maximum fill of each tier and the largest object that it admits, in bytes."""
     limits, largest = [], []
     for tier in preset.tiers:
         capacity = tier.capacity_bytes
@@ -475,16 +473,16 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
 
 
 def check_memory(more_bytes: int) -> None:
-    """Raise OutOfMemory unless there is memory for `more_bytes`.
+    """Raise OutOfMemory unless `more_bytes` of memory are available.
 
-    The kernel would end this process without a word.
+    Otherwise the kernel would kill this process without a message.
     """
-    left = available_bytes()
-    if left is not None and left < more_bytes:
-        taken = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
-        why = f"the simulation has taken {taken} of memory, and {format_bytes(left)} is left"
+    free_bytes = available_bytes()
+    if free_bytes is not None and free_bytes < more_bytes:
+        used = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+        reason = f"the simulation uses {used} of memory, and {format_bytes(free_bytes)} is free"
         raise OutOfMemory(
-            f"{why}: use fewer users or nodes, a shorter {named('duration')} or larger chunks"
+            f"{reason}: use fewer users or nodes, a shorter {named('duration')} or larger chunks"
         )
 
 
@@ -497,35 +495,35 @@ def make_rows(columns: Structure, rows: int) -> None:
 class GrowableTables:
     """The memory of tables that grow.
 
-    Its pages are moved, for copying gigabytes takes longer than filling them.
+    Growing remaps their pages: copying gigabytes would take longer than filling them.
     """
 
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
 
-    def extend(self, owner: Structure, name: str, more: int) -> Array:
+    def extend(self, owner: Structure, name: str, added: int) -> Array:
         """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
-        size_bytes = (count + more) * dtype.itemsize
+        size_bytes = (count + added) * dtype.itemsize
         memory = self._memory.get(name)
-        check_memory(more * dtype.itemsize)
+        check_memory(added * dtype.itemsize)
         try:
             if memory is not None:
                 try:
-                    # It cannot be moved while somebody looks at it.
+                    # The mapping cannot be resized while an array views it.
                     del table
                     setattr(owner, name, np.empty(0, dtype))
                     memory.resize(size_bytes)
                 except BufferError:
-                    # A view that waits to be collected, or is another thread's: it keeps what it
-                    # sees.
+                    # Another thread, or an object not yet collected, has a view. It keeps the old
+                    # mapping, and the table moves to a new one.
                     table, memory = np.frombuffer(memory, dtype), None
             if memory is None:
                 memory = self._memory[name] = mmap.mmap(
                     -1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
                 )
-                with suppress(OSError):  # of a kernel without huge pages
+                with suppress(OSError):  # The kernel may lack huge pages.
                     memory.madvise(mmap.MADV_HUGEPAGE)
                 np.frombuffer(memory, dtype)[:count] = table
         except OSError as error:
@@ -535,10 +533,9 @@ class GrowableTables:
 
 
 def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Array, Array]:
-    """Return empty tiers that hold `limits` bytes and take objects of up to `largest`, and their
-    lists.
+    """Return empty tiers and their lists, with capacities `limits` and maximum object sizes `largest`.
 
-    They are LRU, and service takes no time.
+    Sizes are in bytes. The tiers evict by LRU and serve in no time.
     """
     tiers, lists = (
         np.zeros(len(limits), records.TIER),
@@ -552,7 +549,7 @@ def new_tiers(limits: Sequence[int], largest: Sequence[int]) -> tuple[Array, Arr
 
 
 def new_slots(sizes: Array) -> Array:
-    """Return one slot an object of `sizes` bytes, live in no tier and held by nobody."""
+    """Return a slot for each object of `sizes` bytes, live in no tier and without references."""
     slots = np.zeros(len(sizes), records.SLOT)
     slots["object"], slots["size"], slots["home"] = np.arange(len(sizes)), sizes, records.NONE
     return slots
@@ -569,9 +566,7 @@ def new_links(slots: int, tiers: int, *, has_policies: bool) -> tuple[Array, Arr
 
 ROWS = 1 << 18
 _FEW = 1 << 18
-"""Up to so many slots, tables double.
-
-From there on they grow by an eighth: their pages are moved, not copied.
+"""Up to this number of slots, tables double; larger ones grow by an eighth.
 """
 _simulate, _finish = (
     function("simulation_run", StructAt, returns=int),
@@ -579,7 +574,7 @@ _simulate, _finish = (
 )
 _ASK = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_int64, ctypes.c_int64)
 SPARE = 2
-"""Buffers of so many rows that are kept to be used again."""
+"""The number of row buffers that are kept for reuse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,9 +589,9 @@ class Flush:
     object_bytes: Array
     """int64: sizes of the next objects, one rank's bytes each, `ranks` objects a slot."""
     is_other: Array | None
-    """int8 beside `object_bytes`.
+    """int8 for each of `object_bytes`: 1 for buckets and their metadata files, else 0.
 
-    1 for buckets and the files beside them; None if none ever are.
+    None if no tier has buckets.
     """
     log: Array
     """Requests of users, records.LOGGED_REQUEST."""
@@ -663,18 +658,18 @@ class Simulation:
 
     @property
     def last_io_ns(self) -> int:
-        """The virtual time of the last row that was made; 0 before."""
+        """The virtual time of the last row, ns; 0 before the first one."""
         return self.world.total.last_io_ns
 
     @property
     def now_ns(self) -> int:
-        """The virtual time: of the last event, once all is over."""
+        """The virtual time, ns; after the end, that of the last event."""
         return self.world.control.now
 
     def arrivals(self) -> tuple[Array, Array] | None:
-        """Return which requests of the file arrived, in order, and when, ns.
+        """Return the rows of the file's requests in order of arrival, and their times of arrival, ns.
 
-        None if all arrive at their times.
+        None if all requests arrive at the times of the file.
         """
         if self.load.waits is None:
             return None
@@ -682,22 +677,24 @@ class Simulation:
         return came["actor"], came["when"]
 
     def library_object_bytes(self) -> list[tuple[str, Array]]:
-        """Return the first objects, those of system prompts, documents and entries.
+        """Return the first objects: those of system prompts, documents and entries.
 
-        Kind, and int64 sizes.
+        Each item is a kind and the int64 sizes of its objects, bytes.
         """
-        knobs, found = self.world.knobs, []
+        knobs, kinds = self.world.knobs, []
         for kind, first, end in self.library.kinds(self.preset.entry.value):
-            objects, each = self.sizes.of(self.library.tokens[first:end], knobs.chunk_tokens)
-            found.append((kind, np.repeat(each, objects)))
-        return found
+            objects, object_bytes = self.sizes.of(
+                self.library.tokens[first:end], knobs.chunk_tokens
+            )
+            kinds.append((kind, np.repeat(object_bytes, objects)))
+        return kinds
 
     def run(
         self, sink: Callable[[Flush], None], progress: Callable[[float], None] = lambda _ns: None
     ) -> None:
         """Simulate to the end, once.
 
-        `sink` takes the rows, flush by flush, `progress` the virtual time, ns.
+        `sink` receives the rows, flush by flush, and `progress` the virtual time, ns.
         """
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []
@@ -707,7 +704,7 @@ class Simulation:
             progress(float(self.now_ns))
             check_memory(_RESERVE_BYTES)
 
-        asked: dict[int, Callable[[int], object]] = {
+        handlers: dict[int, Callable[[int], object]] = {
             records.FLUSH: flush,
             records.MORE_SLOTS: self._grow_slots,
             records.MORE_ACTORS: self._grow_actors,
@@ -715,10 +712,10 @@ class Simulation:
             records.MORE_SECONDS: self.count_seconds,
         }
 
-        def answer(what: int, need: int) -> bool:
+        def answer(request: int, need: int) -> bool:
             try:
-                asked[what](need)
-            except BaseException as error:  # noqa: BLE001 - C ends first: what was raised goes on behind it
+                handlers[request](need)
+            except BaseException as error:  # noqa: BLE001 - raised again after the C code has returned
                 failed.append(error)
             return not (failed or signals)
 
@@ -728,104 +725,108 @@ class Simulation:
         self.world.ask = ctypes.c_void_p.from_buffer(ask).value
         with held_back() as signals:
             is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
-            # As they are at the end: what is counted from here on, of those who wait, is of no
-            # account.
+            # The counters are read here. Prompts that still wait get their first tokens after it,
+            # without effect on the counters.
             self.places, self._fleet_stats = (
                 fleet.all_tiers(self.world),
                 fleet.fleet_stats(self.preset.fleet, self.world),
             )
-            asked[records.FLUSH] = lambda _need: self._flush()
+            handlers[records.FLUSH] = lambda _need: self._flush()
             is_ended = _finish(self.world, is_ended)
         if failed or not (is_ended or signals):
             raise failed[0] if failed else MemoryError
 
     def _flush(self) -> Flush:
-        now, control = self.world, self.world.control
-        made, logged = control.made, control.logged
-        rows = 0 if now.knobs.is_counted_alone else control.rows
-        capacity = len(now.rows.ts_ns)
+        world, control = self.world, self.world.control
+        made_objects, logged = control.made, control.logged
+        rows = 0 if world.knobs.is_counted_alone else control.rows
+        capacity = len(world.rows.ts_ns)
         if rows < capacity // 2:
-            columns = {name: column[:rows].copy() for name, column in now.rows.arrays.items()}
+            columns = {name: column[:rows].copy() for name, column in world.rows.arrays.items()}
         else:
-            columns = {name: column[:rows] for name, column in now.rows.arrays.items()}
+            columns = {name: column[:rows] for name, column in world.rows.arrays.items()}
             if self._spare:
                 for name, column in self._spare.popleft().items():
-                    setattr(now.rows, name, column)
+                    setattr(world.rows, name, column)
             else:
-                make_rows(now.rows, capacity)
-        parts = self.sizes.parts
-        sizes = np.repeat(now.made_size[:made] // parts, parts)
-        is_other = np.repeat(now.made_kind[:made], parts) if now.knobs.bucketed_tiers else None
-        if now.knobs.bucketed_tiers:
-            columns["offset_bytes"] = now.row_offsets[:rows]
-            now.row_offsets = np.zeros(capacity, np.int64)
-            now.made_kind = np.zeros(len(now.made_size), np.int8)
-        if now.fleet.count > 1:
-            columns["node"] = now.fleet.row_nodes[:rows]
-            now.fleet.row_nodes = np.empty(capacity, np.int32)
-        flush = Flush(columns, sizes, is_other, now.log[:logged].copy(), self.now_ns)
+                make_rows(world.rows, capacity)
+        objects_per_slot = self.sizes.parts
+        sizes = np.repeat(world.made_size[:made_objects] // objects_per_slot, objects_per_slot)
+        is_other = (
+            np.repeat(world.made_kind[:made_objects], objects_per_slot)
+            if world.knobs.bucketed_tiers
+            else None
+        )
+        if world.knobs.bucketed_tiers:
+            columns["offset_bytes"] = world.row_offsets[:rows]
+            world.row_offsets = np.zeros(capacity, np.int64)
+            world.made_kind = np.zeros(len(world.made_size), np.int8)
+        if world.fleet.count > 1:
+            columns["node"] = world.fleet.row_nodes[:rows]
+            world.fleet.row_nodes = np.empty(capacity, np.int32)
+        flush = Flush(columns, sizes, is_other, world.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
-            self._first_tokens.append(now.first_token[: control.answered].copy())
-        if len(now.lookup_outcomes):
-            self._incidents_seen.see(columns, now.lookup_outcomes[: control.lookups])
+            self._first_tokens.append(world.first_token[: control.answered].copy())
+        if len(world.lookup_outcomes):
+            self._incidents_seen.see(columns, world.lookup_outcomes[: control.lookups])
         control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))
         return flush
 
     def give_back(self, flush: Flush) -> None:
-        """Take the arrays of `flush` to write later rows into.
+        """Reuse the arrays of `flush` for later rows.
 
-        New ones cost a page fault for each 4 KiB.
+        New arrays would cost a page fault for each 4 KiB.
         """
         if flush.capacity_rows == len(self.world.rows.ts_ns) and len(self._spare) < SPARE:
             columns: Columns = {}
             for name in self.world.rows.arrays:
-                whole = flush.rows[name].base
-                if whole is None:
+                buffer = flush.rows[name].base
+                if buffer is None:
                     return
-                columns[name] = whole
+                columns[name] = buffer
             self._spare.append(columns)
 
     def count_seconds(self, seconds: int) -> None:
-        """Count what tiers read and write in each second.
+        """Extend the counters of tier reads and writes by second to at least `seconds` seconds.
 
-        At first, and further on for at least so many.
+        The first call starts the counting.
         """
         counts, of_second = self.world.by_second, 4 * len(self.world.tiers)
-        more = max(of_second * seconds, 2 * len(counts)) - len(counts)
-        self.world.by_second = np.concatenate([counts, np.zeros(more, np.int64)])
+        added = max(of_second * seconds, 2 * len(counts)) - len(counts)
+        self.world.by_second = np.concatenate([counts, np.zeros(added, np.int64)])
 
     def _grow_slots(self, need: int) -> None:
-        """Double a few slots, or add an eighth of many, or as many as are needed.
+        """Double the slots if there are few, else add an eighth, or `need` if that is more.
 
-        The new ones are free.
+        The new slots are free.
         """
-        now, control = self.world, self.world.control
-        old, count, tiers = len(now.slots), control.free_slots, len(now.tiers)
-        more = max(min(old, _FEW), old // 8, need)
-        self._tables.extend(now, "free_slots", more)
-        now.free_slots[count : count + more] = np.arange(old + more - 1, old - 1, -1)
-        control.free_slots = count + more
+        world, control = self.world, self.world.control
+        old, count, tiers = len(world.slots), control.free_slots, len(world.tiers)
+        added = max(min(old, _FEW), old // 8, need)
+        self._tables.extend(world, "free_slots", added)
+        world.free_slots[count : count + added] = np.arange(old + added - 1, old - 1, -1)
+        control.free_slots = count + added
         for name in ("slots", "pending_release"):
-            self._tables.extend(now, name, more)
+            self._tables.extend(world, name, added)
         for name in ("members", "ages", "pins"):
-            if len(getattr(now, name)):
-                self._tables.extend(now, name, more)
-        self._tables.extend(now, "links", more * tiers)[:] = records.NONE
-        if len(now.notes):
-            self._tables.extend(now, "notes", more * tiers)["list"] = records.NONE
-        if now.fleet.place_tiers:
-            self._tables.extend(now.fleet, "copies", more)[:] = records.NONE
+            if len(getattr(world, name)):
+                self._tables.extend(world, name, added)
+        self._tables.extend(world, "links", added * tiers)[:] = records.NONE
+        if len(world.notes):
+            self._tables.extend(world, "notes", added * tiers)["list"] = records.NONE
+        if world.fleet.place_tiers:
+            self._tables.extend(world.fleet, "copies", added)[:] = records.NONE
 
     def _grow_actors(self, _need: int) -> None:
-        """Double the requests that may be in flight; the new ones are idle."""
-        now = self.world
-        old = len(now.actors)
+        """Double the number of requests that may be in flight; the new actors are idle."""
+        world = self.world
+        old = len(world.actors)
         idle = np.zeros(2 * old, np.int64)
         idle[:old] = np.arange(2 * old - 1, old - 1, -1)
-        now.idle, now.control.idle = idle, old
-        now.actors = np.concatenate([now.actors, np.zeros(old, records.ACTOR)])
-        now.heap = np.concatenate([now.heap, np.zeros(old, records.EVENT)])
-        now.retrieved = np.zeros(2 * len(now.retrieved), np.int64)
+        world.idle, world.control.idle = idle, old
+        world.actors = np.concatenate([world.actors, np.zeros(old, records.ACTOR)])
+        world.heap = np.concatenate([world.heap, np.zeros(old, records.EVENT)])
+        world.retrieved = np.zeros(2 * len(world.retrieved), np.int64)
 
     def _grow_chain(self, need: int) -> None:
         self.world.chain = np.empty(2 * need, np.int64)
@@ -892,8 +893,8 @@ class Simulation:
         """Return the counters of tier `t`, all of its instances together."""
         tier, fleet_setting = self.preset.tiers[t], self.preset.fleet
         lookups = self.world.total.lookups
-        tiers, is_one = self.places
-        instances = tiers[is_one[:, t], t]
+        tiers, exists = self.places
+        instances = tiers[exists[:, t], t]
 
         def total(name: str) -> int:
             return int(instances[name].sum())
