@@ -1,4 +1,4 @@
-"""What a simulation looks like: as sentences and tables."""
+"""The report of a simulation, as sentences and tables."""
 
 from __future__ import annotations
 
@@ -159,12 +159,12 @@ def count_or_zero(count: int | UnsetType) -> int:
 def _largest_streams(streams: list[StreamStats]) -> str:
     """List the streams of a tier by bytes written, the largest first."""
     ordered = sorted(streams, key=lambda stream: -stream.written_bytes)
-    parts = [
+    shown_streams = [
         f"{stream.stream} ({stream.holds}) {format_bytes(stream.written_bytes)}"
         for stream in ordered[:_STREAMS_SHOWN]
     ]
     hidden = len(ordered) - _STREAMS_SHOWN
-    return (", ".join(parts) or "nothing") + (f" and {hidden} more" if hidden > 0 else "")
+    return (", ".join(shown_streams) or "nothing") + (f" and {hidden} more" if hidden > 0 else "")
 
 
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
@@ -184,7 +184,10 @@ def first_token_table(first: TimeToFirstToken) -> ReportTable:
 
 
 def cost_line(cost: JsonObject, when: str, basis: str) -> str:
-    """Return a monthly cost in a sentence: what is stored `when`, and on what `basis`."""
+    """Return a monthly cost as a sentence.
+
+    `when` says to which time the stored bytes belong, and `basis` how the month was extrapolated.
+    """
     requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
     puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
     return (

@@ -1,9 +1,8 @@
-"""Turn what a simulation makes into the trace, objects and requests tables, and say in them what
-made them.
+"""Write the output of a simulation: the trace, objects and requests tables, and their metadata.
 
-The simulation goes on in its thread while another one encodes what it made before. Which writes a
-drive is told to keep together (FDP handles, write hints) is told from the rows, once these are
-made: nothing that is simulated depends on it.
+The simulation runs in one thread while another encodes the flush before. The streams of writes,
+which a drive stores apart (FDP handles, write hints), are derived from the finished rows: nothing
+in the simulation depends on them.
 """
 
 from __future__ import annotations
@@ -53,10 +52,10 @@ from kvtrace.sim.simulation import FOREVER_NS, Flush, Simulation
 FLEET = ("node",)
 """The extra column of a trace of several nodes."""
 STREAMED = ("stream",)
-"""The extra column of a trace whose writes are told apart."""
+"""The extra column of a trace whose writes have streams."""
 _OBJECT_ROWS = 1 << 18
-# Of rows that wait to be encoded, each some 45 bytes: about as many as are encoded at once, a row
-# group, so that neither thread often waits for the other.
+# Rows that may wait to be encoded, some 45 bytes each: one row group, which is encoded at once, so
+# that neither thread often waits for the other.
 _WAITING_ROWS = ROW_GROUP_ROWS
 _HEX = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
 _KEY_DIGITS = 12
@@ -70,11 +69,10 @@ def write(
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
 ) -> Metadata:
-    """Run `simulation` into the trace at `path`, its objects table beside it, and its requests if
-    wanted.
+    """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
+    to `requests_path` if given.
 
-    The metadata say that `argv` asked for it, under `config`. Nothing appears under a final name
-    unless all is whole.
+    The metadata record `argv` and `config`. Files get their final names only if all are complete.
     """
     requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
     if requests_path is not None and requests_path.absolute() in (
@@ -86,7 +84,7 @@ def write(
             " another file"
         )
     with ExitStack() as stack:
-        # The trace is entered first and so renamed last: when it is there, all is there.
+        # The trace is entered first and so renamed last: if it exists, the other files do.
         are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
         labels = StreamLabels(simulation) if are_apart else None
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
@@ -94,10 +92,10 @@ def write(
         objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
         log = stack.enter_context(create(requests_path, REQUESTS, meta)) if requests_path else None
         for shared, sizes in simulation.library_object_bytes():
-            each = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
-            for start in range(0, len(each), _OBJECT_ROWS):
+            object_sizes = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
+            for start in range(0, len(object_sizes), _OBJECT_ROWS):
                 objects.write(
-                    object_batch(objects.rows, shared, each[start : start + _OBJECT_ROWS])
+                    object_batch(objects.rows, shared, object_sizes[start : start + _OBJECT_ROWS])
                 )
         _run(simulation, trace, objects, log, labels, progress)
         if requests is not None and log is not None:
@@ -139,10 +137,10 @@ def _run(
     labels: StreamLabels | None,
     progress: Callable[[float], None],
 ) -> None:
-    """Simulate in this thread, and write to the tables what that makes in another, in order."""
+    """Simulate in this thread, and encode the flushes into the tables in another, in order."""
     kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
     waiting: deque[tuple[Future[None], int]] = deque()
-    taken: deque[tuple[int, Flush]] = deque()
+    encoded_flushes: deque[tuple[int, Flush]] = deque()
 
     def encode(flush: Flush) -> None:
         extras = tuple(name for name in FLEET if name in flush.rows)
@@ -152,7 +150,7 @@ def _run(
             trace.write(
                 trace_batch(flush.rows | {"stream": labels.label(flush)}, extras + STREAMED)
             )
-        # Those of one kind that follow each other go together.
+        # Consecutive objects of one kind make one batch.
         sizes = flush.object_bytes
         is_other = np.zeros(len(sizes), np.int8) if flush.is_other is None else flush.is_other
         for start, end in pairwise([*np.flatnonzero(np.diff(is_other, prepend=-1)), len(sizes)]):
@@ -165,10 +163,10 @@ def _run(
                     REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names or ()}
                 )
             )
-        taken.append((trace.rows, flush))
-        # Memory is given back once what it holds is encoded.
-        while taken and taken[0][0] <= trace.encoded_rows:
-            simulation.give_back(taken.popleft()[1])
+        encoded_flushes.append((trace.rows, flush))
+        # A flush returns its arrays to the simulation once its rows are encoded.
+        while encoded_flushes and encoded_flushes[0][0] <= trace.encoded_rows:
+            simulation.give_back(encoded_flushes.popleft()[1])
 
     with ThreadPoolExecutor(1, thread_name_prefix="trace-encoder") as encoder:
 
@@ -205,7 +203,7 @@ def object_batch(first_id: int, kind: str, sizes: Array) -> pa.RecordBatch:
 
 
 def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
-    """Return what there is to know of the requests, of the model, and of what is stored of it."""
+    """Return the notes on the requests, on the model, and on the objects and memory it needs."""
     notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
     return [
         *(requests.notes if requests else ()),
@@ -232,7 +230,7 @@ def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Me
         if has_service
         else INSTANT_STORAGE
     )
-    if any(of.kind not in LOSING_NOTHING for of in simulation.load.incidents):
+    if any(incident.kind not in LOSING_NOTHING for incident in simulation.load.incidents):
         notes.append(
             "data lost with a node or a drive appears as deletes of phase=lose; no I/O was issued"
         )
@@ -293,19 +291,19 @@ CLASSES: Final[dict[Streams, tuple[str, ...]]] = {
     Streams.AGE: (*(name for name, _ in _AGES), "older"),
     Streams.OBJECT_KIND: _KINDS,
 }
-"""What streams tell apart, in the order of their numbers.
+"""The classes of each criterion for streams, in the order of their numbers.
 
-Empty where numbers are assigned in turn.
+Empty where numbers are assigned in order of appearance.
 """
 _COLUMNS: Final = {Streams.USER_KIND: "kind", Streams.QOS: "qos", Streams.SESSION: "session_id"}
-"""Those that go by whom a write serves, and what the requests say of that."""
+"""The criteria that take the class from the request that a write serves, and its column."""
 
 
 class StreamLabels:
     """Numbers the streams of a simulation's writes, one flush after the other."""
 
     def __init__(self, simulation: Simulation) -> None:
-        """Know the objects that are there from the start."""
+        """Start with the objects of the library, which exist before the first request."""
         self._simulation = simulation
         settings, requests = simulation.preset.tiers, simulation.load.requests
         for tier in settings:
@@ -320,40 +318,42 @@ class StreamLabels:
         self._streams = [tier.streams for tier in settings]
         self._counts = np.array([tier.stream_count for tier in settings])
         none = np.zeros(0, np.int64)
-        self._asked = {of: none for of in _COLUMNS if of in self._streams}
-        """Of each request, who asked."""
-        self._owners, self._first_ns = dict(self._asked), none
-        """Of each object, for whom it was written last, and when first."""
-        parts, there = simulation.sizes.parts, simulation.library_object_bytes()
+        self._request_classes = {
+            criterion: none for criterion in _COLUMNS if criterion in self._streams
+        }
+        """The class of each request, by criterion."""
+        self._owners, self._first_ns = dict(self._request_classes), none
+        """For each object, the class of its last write by criterion, and the time of its first write."""
+        objects_per_slot = simulation.sizes.parts
         kinds = [
-            np.full(len(sizes) * parts, _KINDS.index(of) if of in _KINDS else 0)
-            for of, sizes in there
+            np.full(len(sizes) * objects_per_slot, _KINDS.index(kind) if kind in _KINDS else 0)
+            for kind, sizes in simulation.library_object_bytes()
         ]
         self._kinds = np.concatenate([none, *kinds])
         self._objects, self._requests = len(self._kinds), 0
-        """How many of each are known."""
+        """The numbers of objects and of requests so far."""
         self._tally = np.zeros(
             (len(settings), max(tier.stream_count for tier in settings), 2), np.int64
         )
 
     def label(self, flush: Flush) -> Array:
-        """Return the stream of each row of `flush`, int16; NONE where it has none."""
+        """Return the stream of each row of `flush`, int16; NONE for a row without a stream."""
         self._note(flush)
-        rows, found = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
+        rows, labels = flush.rows, np.full(len(flush.rows["op"]), NONE, np.int16)
         writes = np.flatnonzero(rows["op"] == enum_code(TRACE, "op", Op.WRITE))
         write = {
             name: rows[name][writes]
             for name in ("ts_ns", "tier", "phase", "object_id", "request_id")
         }
-        for of in set(self._streams) - {Streams.NONE}:
-            classes = self._classes(of, write)
-            for t in (t for t, streams in enumerate(self._streams) if streams is of):
-                here = np.flatnonzero((write["tier"] == t) & (classes != NONE))
-                numbers = classes[here] % self._counts[t]
-                found[writes[here]] = numbers
+        for criterion in set(self._streams) - {Streams.NONE}:
+            classes = self._classes(criterion, write)
+            for t in (t for t, streams in enumerate(self._streams) if streams is criterion):
+                labelled = np.flatnonzero((write["tier"] == t) & (classes != NONE))
+                numbers = classes[labelled] % self._counts[t]
+                labels[writes[labelled]] = numbers
                 np.add.at(self._tally[t, :, 0], numbers, 1)
-                np.add.at(self._tally[t, :, 1], numbers, rows["length_bytes"][writes[here]])
-        return found
+                np.add.at(self._tally[t, :, 1], numbers, rows["length_bytes"][writes[labelled]])
+        return labels
 
     def counts(self, t: int) -> list[StreamStats] | UnsetType:
         """Count the writes of each stream of tier `t`; UNSET if the tier has no streams."""
@@ -381,57 +381,63 @@ class StreamLabels:
             self._kinds = grown(self._kinds, self._objects, 0)
             if flush.is_other is not None:
                 self._kinds[first : self._objects] = flush.is_other * _KINDS.index("bucket")
-        requests, arrivals, known = (
+        requests, arrivals, known_requests = (
             self._simulation.load.requests,
             self._simulation.arrivals(),
             self._requests,
         )
         last = (
-            known + len(flush.log) - 1
+            known_requests + len(flush.log) - 1
             if requests is None
             else int(flush.rows["request_id"].max(initial=NONE))
         )
-        self._requests = max(known, last + 1)
-        new = slice(known, self._requests)
-        for of, name in ((of, _COLUMNS[of]) for of in self._asked):
-            self._owners[of] = grown(self._owners[of], self._objects, NONE)
-            self._asked[of] = grown(self._asked[of], self._requests, NONE)
+        self._requests = max(known_requests, last + 1)
+        new = slice(known_requests, self._requests)
+        for criterion, name in (
+            (criterion, _COLUMNS[criterion]) for criterion in self._request_classes
+        ):
+            self._owners[criterion] = grown(self._owners[criterion], self._objects, NONE)
+            self._request_classes[criterion] = grown(
+                self._request_classes[criterion], self._requests, NONE
+            )
             rows = new if arrivals is None else arrivals[0][new]
-            self._asked[of][new] = (
+            self._request_classes[criterion][new] = (
                 flush.log[name] if requests is None else getattr(requests, name)[rows]
             )
 
-    def _classes(self, of: Streams, write: Columns) -> Array:
-        found = np.zeros(len(write["tier"]), np.int64)
-        if of is Streams.PHASE:
-            found = _PHASE_CLASS[write["phase"]]
-        elif of is Streams.OBJECT_KIND:
-            found = self._kinds[write["object_id"]]
-        elif of is Streams.AGE:
-            # Rows are in order of time: of the writes of one object the first is the oldest.
+    def _classes(self, criterion: Streams, write: Columns) -> Array:
+        classes = np.zeros(len(write["tier"]), np.int64)
+        if criterion is Streams.PHASE:
+            classes = _PHASE_CLASS[write["phase"]]
+        elif criterion is Streams.OBJECT_KIND:
+            classes = self._kinds[write["object_id"]]
+        elif criterion is Streams.AGE:
+            # Rows are in order of time, so the first write of an object is its oldest.
             np.minimum.at(self._first_ns, write["object_id"], write["ts_ns"])
             age_ns = write["ts_ns"] - self._first_ns[write["object_id"]]
-            found = np.searchsorted([seconds * 10**9 for _, seconds in _AGES], age_ns, side="right")
-        elif len(found):
-            owners, asked = self._owners[of], self._asked[of]
+            classes = np.searchsorted(
+                [seconds * 10**9 for _, seconds in _AGES], age_ns, side="right"
+            )
+        elif len(classes):
+            owners, request_classes = self._owners[criterion], self._request_classes[criterion]
             serves = write["request_id"] != NONE
             order = np.argsort(write["object_id"], kind="stable")
-            objects, mine = write["object_id"][order], serves[order]
-            # Of each write the place of the last one before it, of the same object, that serves a
-            # request.
-            places = np.maximum.accumulate(np.where(mine, np.arange(len(order)), NONE))
+            objects, has_request = write["object_id"][order], serves[order]
+            # For each write, the position of the last one up to it that serves a request. It counts
+            # if it is of the same object.
+            places = np.maximum.accumulate(np.where(has_request, np.arange(len(order)), NONE))
             is_known = places >= np.searchsorted(objects, objects)
-            classes = owners[objects]
-            classes[is_known] = asked[write["request_id"][order[places[is_known]]]]
-            owners[objects] = classes
-            found = np.empty(len(order), np.int64)
-            found[order] = classes
-        return found
+            write_classes = owners[objects]
+            write_classes[is_known] = request_classes[write["request_id"][order[places[is_known]]]]
+            owners[objects] = write_classes
+            classes = np.empty(len(order), np.int64)
+            classes[order] = write_classes
+        return classes
 
 
 _PHASE_CLASS: Final = np.array(
     [
-        next((n for n, of in enumerate(_PHASES.values()) if phase in of), NONE)
+        next((n for n, phases in enumerate(_PHASES.values()) if phase in phases), NONE)
         for phase in TRACE.column("phase").values
     ]
 )

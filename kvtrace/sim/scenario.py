@@ -74,7 +74,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class OpenLoop:
-    """Synthetic users whose requests arrive at their own times, whether or not answers are ready."""
+    """Synthetic users that send requests at their own times, whether or not answers are ready."""
 
     arrivals: ArrivalProcess
     live_conversations: int = LIVE_CONVERSATIONS
@@ -206,7 +206,7 @@ def _check_knobs_of_users(
         )
     if workload.think_time is not None and (requests is not None or open_loop is not None):
         raise ConfigError(
-            f"workload.think_time={workload.think_time} needs synthetic users who wait for answers:"
+            f"workload.think_time={workload.think_time} needs synthetic users that wait for answers:"
             f" leave it, or {load_name}, out"
         )
 

@@ -62,16 +62,16 @@ def simulate(
             are text with a unit, or a number of bytes; None is unlimited.
         knobs: Other knobs of the preset, such as `{"chunk_tokens": 64, "workload.think_time":
             "4s"}`.
-        users: Synthetic users who wait for each answer (a closed loop). Default: the preset's, or
+        users: Synthetic users that wait for each answer (a closed loop). Default: the preset's, or
             32.
-        request_rate: Synthetic users whose requests arrive at this rate (an open loop), such as
+        request_rate: Synthetic users that send requests at this rate (an open loop), such as
             "20/s"; a number is per second.
         arrivals: With `request_rate`: "poisson", "gamma", "constant" or "diurnal".
         burstiness: With gamma arrivals: the intervals' coefficient of variation; 1 is Poisson.
-        duration: Where the simulation ends, such as "60s". Default: the preset's, 60s for
+        duration: When the simulation ends, such as "60s". Default: the preset's, 60s for
             synthetic users, else all requests.
         max_requests: The simulation ends after so many requests.
-        gpu: The GPU whose computing time is modelled, such as "h100"; "instant" takes no time.
+        gpu: The GPU that sets the modelled computing time, such as "h100"; "instant" takes no time.
         tensor_parallel: Tensor-parallel ranks.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
         nodes: Serving nodes, each with tiers of its own.
@@ -105,8 +105,8 @@ def simulate(
 
     """
     if users is not None and (requests is not None or request_rate is not None):
-        other = "requests" if requests is not None else "request_rate"
-        raise ConfigError(f"users={users} is a closed loop: leave users or {other} out")
+        open_loop_option = "requests" if requests is not None else "request_rate"
+        raise ConfigError(f"users={users} is a closed loop: leave users or {open_loop_option} out")
     if requests is not None and request_rate is not None:
         raise ConfigError(f"request_rate={request_rate}: the requests have times; leave it out")
     if turns is not None and requests is None:
@@ -142,7 +142,7 @@ def simulate(
         turns=None if turns is None else _turns(turns),
         events=events,
     )
-    given: dict[str, object] = {
+    arguments: dict[str, object] = {
         "preset": str(preset),
         "model": model,
         "settings": settings,
@@ -160,8 +160,8 @@ def simulate(
         "seed": seed,
     }
     if isinstance(requests, str | Path):
-        given["requests"] = str(requests)
-    argv = ["kvtrace.simulate", *(f"{name}={value}" for name, value in given.items() if value)]
+        arguments["requests"] = str(requests)
+    argv = ["kvtrace.simulate", *(f"{name}={value}" for name, value in arguments.items() if value)]
     if path is not None:
         file = Path(path)
         return write_scenario(scenario, file, argv, requests_path(file), progress=progress)[0]

@@ -1,7 +1,8 @@
-"""What a preset says: the tiers, what an entry is, where it is placed, promoted and evicted.
+"""Presets: the tiers, the cached objects, and their placement, promotion and eviction.
 
-Of the preset `checkpoint` a training run that saves and restores checkpoints, with no KV cache.
-And its knobs as people may set them, read from the structs that hold them: type, default, meaning.
+The preset `checkpoint` is a training run that saves and restores checkpoints, with no KV cache.
+`knobs_of` lists the knobs of a preset with their types, defaults and meanings, which it reads from
+the structs of this module.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _Ns = Annotated[int, Bounds(0, 10**9)]
 
 
 class Entry(StrEnum):
-    """What one cached object holds."""
+    """The kind of a cached object."""
 
     CHUNK = "chunk"
     """A fixed number of tokens, named by its prefix and shared by every request with that prefix.
@@ -68,28 +69,28 @@ class Match(StrEnum):
 
 
 class Placement(StrEnum):
-    """Where new objects go, and so what happens to those that make room."""
+    """The tiers that new objects are written to, which decides where evicted objects go."""
 
     WRITE_THROUGH = "write-through"
-    """Into every tier at once; each tier deletes by itself."""
+    """Into every tier at once. Each tier deletes evicted objects."""
     WRITE_BACK = "write-back"
-    """Into the fastest tier that takes it.
+    """Into the fastest tier that admits it.
 
-    What it displaces moves down unless that below has it, or off the end.
+    Objects that it evicts move to the tier below, unless that tier has them. The last tier deletes.
     """
 
 
 class Promotion(StrEnum):
-    """Whether a load copies an object to faster tiers."""
+    """The rule by which a load copies an object to faster tiers."""
 
     NEVER = "never"
-    """It is read in place."""
+    """The object is read in place."""
     ALWAYS = "always"
-    """To every faster tier, where it stays until evicted."""
+    """The object is copied to every faster tier, and stays there until evicted."""
     SECOND_TOUCH = "second-touch"
-    """As always, but every second load only."""
+    """As always, but only every second load copies."""
     TEMPORARY = "temporary"
-    """To the fastest tier only: tiers between do not keep it."""
+    """The object is copied to the fastest tier only, not to the tiers between."""
 
 
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -226,17 +227,17 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def decode_bytes_per_s(self) -> int:
-        """`decode_bandwidth` in bytes; 0 without."""
+        """`decode_bandwidth` in bytes a second; 0 without."""
         return of_tier.bytes_of(self.decode_bandwidth) or 0
 
     @property
     def has_prefill(self) -> bool:
-        """Whether prompts take time to compute."""
+        """Tell whether prompts take time to compute."""
         return bool(self.prefill_ns_per_token or self.prefill_attention)
 
     @property
     def is_batched(self) -> bool:
-        """Whether a decode step depends on its batch."""
+        """Tell whether the time of a decode step depends on its batch."""
         return bool(
             self.decode_active_ns
             or self.decode_compute_ns
@@ -246,24 +247,24 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def computing(self) -> JsonObject:
-        """What is said of computing, as `model/serving.py` takes it."""
+        """The knobs of computing, as `llm/serving.py` takes them."""
         knobs = {name: getattr(self, name) for name in ("prefill_in_turn", *COMPUTING, *BATCH)}
         attention = msgspec.to_builtins(self.prefill_attention, builtin_types=())
         return knobs | {ATTENTION: list(attention), "decode_bandwidth": self.decode_bytes_per_s}
 
     @property
     def gpu_bytes(self) -> int | None:
-        """Capacity of a first tier that is the GPUs' memory, where blocks of running requests stay.
+        """The capacity of the first tier if it is GPU memory, which holds running requests' blocks.
 
-        Else null.
+        None if it is not GPU memory or has no bound.
         """
         top = self.tiers[0]
         is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is of_tier.Scope.NODE
         return top.capacity_bytes if is_gpu and not top.takes_whole else None
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
-        """Return why the memory of `ranks` GPUs cannot be as the tier `gpu` says, beside the
-        weights of `model`.
+        """Return a note if the capacity of tier `gpu` does not fit the memory of `ranks` GPUs
+        together with the weights of `model`.
         """
         cache_bytes = self.gpu_bytes
         if self.gpu not in GPUS or not self.step_tokens or cache_bytes is None:
@@ -295,16 +296,16 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         ]
 
     def tier_list(self) -> list[TierFacts]:
-        """Return the tiers as the metadata holds them."""
-        found = [
+        """Return the tiers in the form of the metadata."""
+        tiers = [
             TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope))
             for t in self.tiers
         ]
-        return [*found, TierFacts(of_tier.LINK)] if self.fleet.is_disaggregated else found
+        return [*tiers, TierFacts(of_tier.LINK)] if self.fleet.is_disaggregated else tiers
 
 
 def preset_names() -> list[str]:
-    """Return the names of the presets we ship."""
+    """Return the names of the shipped presets."""
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
@@ -314,11 +315,11 @@ def load_preset(
     gpu: str | None = None,
     times: Callable[[str], JsonObject] = lambda _gpu: {},
 ) -> Preset:
-    """Return the preset called `name`, or in the TOML file of that path, with `settings`
-    (KEY=VALUE) applied.
+    """Return the preset called `name`, or of the TOML file at that path, with `settings` applied.
 
-    `gpu` replaces the preset's, and what it says of computing; `times` are then the knobs of
-    computing for a GPU, which hold where neither the preset nor `settings` has them.
+    `settings` are KEY=VALUE. `gpu` replaces the preset's GPU and its knobs of computing. `times`
+    returns the modelled knobs of computing of a GPU, the defaults of those that neither the preset
+    nor `settings` gives.
     """
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if name == TRAINING:
@@ -326,10 +327,9 @@ def load_preset(
             f"preset {name} models training checkpoints, not a KV cache: only kvtrace gen takes it"
         )
     if not path.is_file() and not name.endswith(".toml"):
-        known = ", ".join(preset_names())
+        names = ", ".join(preset_names())
         raise ConfigError(
-            f"unknown preset {name!r}{nearest(name, preset_names())}; known are {known}, or a .toml"
-            " file"
+            f"unknown preset {name!r}{nearest(name, preset_names())}; use {names}, or a .toml file"
         )
     tree = {"workload": {}, "load": {}, "fleet": {}, **_read(path)}
     tree.pop("basis", None)
@@ -348,7 +348,7 @@ def load_preset(
     preset = to_struct(tree, Preset, f"preset {name}")
     check(preset, name)
     is_ours = path.parent == PRESETS and not any(
-        said.startswith("offer_tokens") for said in settings
+        setting.startswith("offer_tokens") for setting in settings
     )
     if is_ours and preset.offer_tokens and preset.step_tokens:
         return msgspec.structs.replace(
@@ -358,31 +358,30 @@ def load_preset(
 
 
 def _read(path: Path) -> JsonObject:
-    """Return what the TOML file at `path` says, over what the preset of ours does that it names as
-    its `base`.
+    """Return the tree of the TOML file at `path`, merged over that of its `base`, a shipped preset.
 
-    A tier of the same name is the same tier; others come after those of the base.
+    Tiers of the same name are merged; new tiers come after those of the base.
     """
-    own = load_toml(path)
-    base, listed = own.pop("base", None), own.get("tiers", [])
+    own_tree = load_toml(path)
+    base, listed = own_tree.pop("base", None), own_tree.get("tiers", [])
     if base is None:
-        return own
+        return own_tree
     if base not in preset_names() or not (
         isinstance(listed, list) and all(isinstance(tier, dict) for tier in listed)
     ):
         raise ConfigError(
             f"{path}: base: name one of {', '.join(preset_names())}, and give tiers as [[tiers]]"
         )
-    whole = _read(PRESETS / f"{base}.toml")
+    base_tree = _read(PRESETS / f"{base}.toml")
     tiers: dict[str, JsonObject] = {}
-    for tier in (*whole["tiers"], *listed):
+    for tier in (*base_tree["tiers"], *listed):
         tiers[str(tier.get("name"))] = tiers.get(str(tier.get("name")), {}) | tier
-    return whole | own | {"tiers": list(tiers.values())}
+    return base_tree | own_tree | {"tiers": list(tiers.values())}
 
 
 def check(preset: Preset, name: str) -> None:
-    """Raise ConfigError if a knob of `preset`, which is called `name`, is out of bounds or goes
-    with another.
+    """Raise ConfigError if a knob of the preset called `name` is out of bounds, or if knobs
+    contradict each other.
     """
     check_bounds(preset, f"preset {name}")
     for complaint in _complaints(preset):
@@ -390,7 +389,7 @@ def check(preset: Preset, name: str) -> None:
 
 
 def _complaints(preset: Preset) -> Iterator[str]:
-    """Yield what does not hold of the knobs of `preset` together, and of those of its parts."""
+    """Yield the contradictions between the knobs of `preset`, its tiers, fleet and workload."""
     names = [t.name for t in preset.tiers]
     if not 1 <= len(names) <= MAX_TIERS:
         yield f"needs 1 to {MAX_TIERS} tiers, not {len(names)}"
@@ -435,8 +434,8 @@ def _of_queue(preset: Preset) -> Iterator[str]:
     if is_queued and last.request_writes:
         yield f"{knob} is for a request's own writes: with store_queue, which has none, set it to 0"
     if last.bucket_objects and last.evict_every:
-        why = "evict_every evicts objects, and bucket_objects buckets"
-        yield f"tiers.{last.name}: {why}; leave one of the two out"
+        reason = "evict_every evicts objects, and bucket_objects buckets"
+        yield f"tiers.{last.name}: {reason}; leave one of the two out"
 
 
 def _of_staging(preset: Preset) -> Iterator[str]:
@@ -475,7 +474,7 @@ def _of_staging(preset: Preset) -> Iterator[str]:
 
 def _of_offers(preset: Preset) -> Iterator[str]:
     is_through = preset.placement is Placement.WRITE_THROUGH
-    staging, whole = (
+    staging, whole_offer_tiers = (
         any(t.staging for t in preset.tiers),
         [t for t in preset.tiers if t.whole_offers],
     )
@@ -487,9 +486,9 @@ def _of_offers(preset: Preset) -> Iterator[str]:
         yield "offers_hits needs placement=write-through: written back, an object is in one tier"
     if preset.offers_hits and staging:
         yield "offers_hits excludes a tier with staging"
-    if len(whole) > 1:
-        yield f"one tier can take whole offers, not {len(whole)}"
-    for tier in whole:
+    if len(whole_offer_tiers) > 1:
+        yield f"one tier can take whole offers, not {len(whole_offer_tiers)}"
+    for tier in whole_offer_tiers:
         knob = f"tiers.{tier.name}.whole_offers"
         if not is_through:
             yield f"{knob} needs placement=write-through"
@@ -502,7 +501,7 @@ def _of_offers(preset: Preset) -> Iterator[str]:
 def as_config(preset: Preset) -> JsonObject:
     """Return `preset` as plain values, for the metadata.
 
-    Knobs of what is not switched on are left out.
+    Knobs of features that are switched off are left out.
     """
     tree: JsonObject = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
@@ -526,17 +525,17 @@ _HIDDEN = {"description", "name"}
 
 
 TRAINING = "checkpoint"
-"""The preset of a training run, which is no file: its knobs are those of `Training`."""
+"""The preset of a training run. It has no file: its knobs are the fields of `Training`."""
 DESCRIPTION = "a training run that saves checkpoints, and restores them after failures: no KV cache"
 MOST_EVENTS = 1_000_000
 _MOST_BYTES = 1024.0
-"""Of a parameter."""
+"""Maximum bytes of a parameter."""
 _Ranks = Annotated[int, Bounds(1, 32_767)]
 _Duration = Annotated[str, Bounds(1, INT64_MAX, "> 0", parse_duration_ns)]
 
 
 class WrittenBy(StrEnum):
-    """Who writes a checkpoint."""
+    """The ranks that write a checkpoint."""
 
     SHARDED = "sharded"
     """Each rank writes an equal part, as fully sharded training does (ZeRO 3, FSDP)."""
@@ -545,7 +544,7 @@ class WrittenBy(StrEnum):
 
 
 class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A training run, so far as its checkpoints show it."""
+    """The properties of a training run that decide its checkpoint I/O."""
 
     ranks: _Ranks = 8
     """Processes of the training, one a GPU."""
@@ -577,51 +576,51 @@ class Training(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def every_ns(self) -> int:
-        """The time from save to save."""
+        """The training time between saves, ns."""
         return parse_duration_ns(self.every)
 
 
 def load_training(settings: Iterable[str], options: JsonObject) -> Training:
-    """Return the training run of `--set` settings and of `options`, those that were given.
+    """Return the training run of the `--set` settings and the given `options` (None: not given).
 
-    ConfigError if a knob is unknown, or a value cannot be.
+    Raises ConfigError for an unknown knob or an invalid value.
     """
     tree = override({}, settings) | {
         name: value for name, value in options.items() if value is not None
     }
-    found = to_struct(tree, Training, f"preset {TRAINING}")
-    check_bounds(found, f"preset {TRAINING}")
-    if not found.tier or not found.tier.isprintable():
-        raise ConfigError(f"preset {TRAINING}: tier={found.tier!r} is no name")
-    return found
+    training = to_struct(tree, Training, f"preset {TRAINING}")
+    check_bounds(training, f"preset {TRAINING}")
+    if not training.tier or not training.tier.isprintable():
+        raise ConfigError(f"preset {TRAINING}: tier={training.tier!r} is no name")
+    return training
 
 
 class Basis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a preset was made from; for people, and in no trace."""
+    """The evidence that a preset is based on. It is shown to users, and is not part of a trace."""
 
     engine: str
     version: str
     read: str
-    """Which of its source files were read."""
+    """The source files of the engine that were read."""
     executed: str = "nothing: read only"
-    """What was run beside it, when, and what did not come out equal."""
+    """The comparisons with the running engine: what was run, when, and which results differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One thing that `--set` takes."""
+    """A parameter of a preset that `--set` can change."""
 
     name: str
     """As in `--set name=value`."""
     value: object
-    """What it is in the preset."""
+    """Its value in the preset."""
     default: object
-    """What it is where the preset says nothing; null without, and where nothing is meant."""
+    """Its value if the preset does not set it; null if it must be set, or is off by default."""
     type: str
-    """Its values if they are a closed set, else int, float, bool, text, or bytes."""
+    """Its values if they are a closed set, else int, float, bool, text, size or list."""
     least: float | None
     most: float | None
-    """Between which it must be; null where nothing or another knob bounds it."""
+    """The bounds of its value; null if it has none, or another knob bounds it."""
     meaning: str
 
 
@@ -637,7 +636,7 @@ _TRAINING = Basis(
 
 
 def load_basis(name: str) -> Basis | None:
-    """Return what the preset called `name`, one of ours, is based on; None if it does not say."""
+    """Return the evidence for the shipped preset called `name`; None if it has none."""
     if name == TRAINING:
         return _TRAINING
     tree = _read(PRESETS / f"{name}.toml").get("basis")
@@ -645,30 +644,30 @@ def load_basis(name: str) -> Basis | None:
 
 
 def knobs_of(name: str) -> list[Knob]:
-    """Return the knobs of the preset called `name`, those of its tiers after its own.
+    """Return the knobs of the preset called `name`: its own, then those of its tiers.
 
-    ConfigError if there is no such preset.
+    Raises ConfigError if there is no such preset.
     """
     if name == TRAINING:
         return list(_knobs("", Training(), Training))
     preset = load_preset(name)
-    found = list(_knobs("", preset, Preset))
+    knobs = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
-        found += _knobs(f"tiers.{tier.name}.", tier, of_tier.TierSetting)
+        knobs += _knobs(f"tiers.{tier.name}.", tier, of_tier.TierSetting)
     for field in ("workload", "load", "fleet"):
         inner = getattr(preset, field)
-        found += _knobs(f"{field}.", inner, type(inner))
-    return found
+        knobs += _knobs(f"{field}.", inner, type(inner))
+    return knobs
 
 
 def _knobs(prefix: str, holder: msgspec.Struct, kind: type[msgspec.Struct]) -> Iterator[Knob]:
     source = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     [body] = (node.body for node in source.body if isinstance(node, ast.ClassDef))
-    # A text behind a field says what it means.
+    # The text behind a field is the meaning of the knob.
     meanings = {
-        ast.unparse(of.target): " ".join(ast.literal_eval(text.value).split())
-        for of, text in pairwise(body)
-        if isinstance(of, ast.AnnAssign) and isinstance(text, ast.Expr)
+        ast.unparse(declaration.target): " ".join(ast.literal_eval(text.value).split())
+        for declaration, text in pairwise(body)
+        if isinstance(declaration, ast.AnnAssign) and isinstance(text, ast.Expr)
     }
     for field in msgspec.structs.fields(kind):
         value = getattr(holder, field.name)
@@ -676,44 +675,50 @@ def _knobs(prefix: str, holder: msgspec.Struct, kind: type[msgspec.Struct]) -> I
             continue
         default = None if field.default is msgspec.NODEFAULT else field.default
         bounds = bounds_of(kind).get(field.name)
-        least, most = (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
+        minimum, maximum = (
+            (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
+        )
         yield Knob(
             prefix + field.name,
             value,
             default,
             _type(field.type),
-            least,
-            most,
+            minimum,
+            maximum,
             meanings.get(field.name, ""),
         )
 
 
 def _type(kind: object) -> str:
-    """Return the name of a type for people.
+    """Return the name of a type for users.
 
-    The values of a closed set, and `text` for what is read from text.
+    For a closed set it lists the values.
     """
     if isinstance(kind, EnumType):
         return " | ".join(kind)
-    parts = [part for part in getattr(kind, "__args__", (kind,)) if part is not type(None)]
+    alternatives = [
+        alternative
+        for alternative in getattr(kind, "__args__", (kind,))
+        if alternative is not type(None)
+    ]
     if getattr(kind, "__origin__", None) is tuple:
         return "list"
-    if set(parts) == {str, int}:
+    if set(alternatives) == {str, int}:
         return "size"
     names = {str: "text", int: "int", float: "float", bool: "bool"}
-    return " | ".join(names[part] if part in names else _type(part) for part in parts)
+    return " | ".join(
+        names[alternative] if alternative in names else _type(alternative)
+        for alternative in alternatives
+    )
 
 
 def description_of(name: str) -> str:
-    """Return what the preset called `name` is; ConfigError if there is none."""
+    """Return the description of the preset called `name`; ConfigError if there is none."""
     return DESCRIPTION if name == TRAINING else load_preset(name).description
 
 
 def listing() -> list[JsonObject]:
-    """Return every preset we ship.
-
-    Name, description, and what it is based on; that of training comes last.
-    """
+    """Return the name, description and evidence of every shipped preset; that of training is last."""
     return [
         {"name": name, "description": description_of(name), **msgspec.to_builtins(load_basis(name))}
         for name in (*preset_names(), TRAINING)
@@ -721,7 +726,7 @@ def listing() -> list[JsonObject]:
 
 
 class PresetInfo(msgspec.Struct, frozen=True):
-    """What a preset imitates and on what evidence."""
+    """The engine that a preset imitates, and the version that it was read from."""
 
     name: str
     description: str

@@ -1,8 +1,6 @@
-"""What a preset says of one tier.
+"""The knobs of one tier of a preset (capacity, admission, eviction, speed, prices) and of a fleet.
 
-Its capacity, admission, eviction, speed and prices; of the fleet that shares it.
-
-Last, what must hold of each of their knobs.
+The functions at the end check that the knobs do not contradict each other.
 """
 
 from __future__ import annotations
@@ -23,10 +21,10 @@ from kvtrace.sim.routers import Router
 
 
 class Scope(StrEnum):
-    """Which nodes share a tier."""
+    """The nodes that share a tier."""
 
     NODE = "node"
-    """None: each node of a fleet has one of its own."""
+    """Each node of a fleet has a tier of its own."""
     RACK = "rack"
     """The nodes of a rack (`fleet.rack_nodes`)."""
     FLEET = "fleet"
@@ -34,23 +32,23 @@ class Scope(StrEnum):
 
 
 LINK = "link"
-"""The tier, after all others, that transfers between the nodes of a fleet are rows of."""
+"""The last tier of a fleet's trace: its rows are transfers between nodes."""
 IN_ORDER = (Policy.LRU, Policy.LFU, Policy.FIFO, Policy.TTL)
-"""Policies that change nothing when asked what they would evict."""
+"""Policies that can name their next victim without a change of state."""
 UNLIMITED = "unlimited"
 
 
 def bytes_of(value: str | int | None) -> int | None:
-    """Return the bytes of a size as people write it; null for null."""
+    """Return the bytes of a size such as `2TiB`; None for None."""
     return parse_bytes(value) if isinstance(value, str) else value
 
 
 def ns_of(value: str | None) -> int:
-    """Return the nanoseconds of a duration as people write it; 0 for null."""
+    """Return the nanoseconds of a duration such as `10s`; 0 for None."""
     return 0 if value is None else parse_duration_ns(value)
 
 
-# With these, what is computed from a preset still fits 64 bits.
+# Within these bounds, all values computed from a preset fit 64 bits.
 MAX_CAPACITY_BYTES = 2**61
 MAX_TOKENS = 2**31 - 1
 BYTES_PER_US = 10**6
@@ -72,16 +70,16 @@ Capacity = Annotated[
         0,
         MAX_CAPACITY_BYTES,
         f">= 0, and {_UP_TO}",
-        lambda of: 0 if of == UNLIMITED else bytes_of(of),
+        lambda value: 0 if value == UNLIMITED else bytes_of(value),
     ),
 ]
 BucketSize = Annotated[str | int, Bounds(1, MAX_CAPACITY_BYTES, f"> 0, and {_UP_TO}", bytes_of)]
 Bandwidth = Annotated[
     str | int,
     Bounds(BYTES_PER_US, MAX_CAPACITY_BYTES, f"at least 1MB, which is per second, and {_UP_TO}",
-           lambda of: bytes_of(of) or BYTES_PER_US),
+           lambda value: bytes_of(value) or BYTES_PER_US),
 ]  # fmt: skip
-"""Bytes a second; 0 is without a model."""
+"""Bytes a second; 0 turns the model of transfer times off."""
 Duration = Annotated[str, Bounds(1, MAX_TTL_NS, f"> 0, and {_UP_TO_TTL}", parse_duration_ns)]
 Interval = Annotated[
     str, Bounds(10**6, MAX_TTL_NS, f"at least 1ms, and {_UP_TO_TTL}", parse_duration_ns)
@@ -90,71 +88,70 @@ Latency = Annotated[str, Bounds(0, 10**12, "at most 1000s", parse_duration_ns)]
 
 
 class Admission(StrEnum):
-    """Which of the objects that it is offered a tier takes."""
+    """The rule by which a tier admits offered objects."""
 
     ALWAYS = "always"
-    """All."""
+    """All objects."""
     NTH_OFFER = "nth-offer"
-    """Those offered for the `admission_count`-th time, and from then on."""
+    """Objects from their `admission_count`-th offer on."""
     FREQUENCY = "frequency"
-    """Those whose count, which each offer doubles from 1 and each `admission_decay` lowers by one,
-    has come to `admission_count`.
+    """Objects that have reached a count of `admission_count`.
+
+    Each offer doubles the count from 1, and each `admission_decay` lowers it by one.
     """
     TINYLFU = "tinylfu"
-    """Those for which there is room, and those used or offered more often of late than the one that
-    would make room.
+    """Objects that fit without an eviction, and those used or offered more often of late than the
+    object that would be evicted.
     """
 
 
 class Recency(StrEnum):
-    """In which order the objects of a request count as used."""
+    """The order in which the objects of a request count as used."""
 
     HEAD_FIRST = "head-first"
-    """As they are looked up and stored: of one request, the first object is evicted first."""
+    """In order of lookup and storing: the first object of a request is evicted first."""
     TAIL_FIRST = "tail-first"
-    """Each is less recent than those before it.
+    """Each object of a request is less recent than those before it, in tiers of policy lru.
 
-    Of one request, the last object is evicted first, for what it is good for needs all before it.
-    As the request ends, they count as used once more. In tiers that evict by lru.
+    The last object is evicted first, because it is of use only with all objects before it. When the
+    request ends, its objects count as used once more.
     """
     TAIL_FIRST_AT_END = "tail-first-at-end"
-    """Likewise, but only as the request ends; until then as head-first."""
+    """As tail-first, but only from the end of the request on; until then as head-first."""
     AT_END = "at-end"
-    """Likewise, and until then what it loads is as recent as it was.
+    """As tail-first-at-end, but loads before the end of the request do not count as use.
 
-    A request may evict what it has just loaded.
+    A request may evict objects that it has just loaded.
     """
 
 
 class Streams(StrEnum):
-    """What tells the writes of a tier apart, so that a drive may keep those together that go
-    together.
-    """
+    """The criterion that sorts the writes of a tier into streams, which a drive stores apart."""
 
     NONE = "none"
-    """Nothing: writes have no stream."""
+    """Writes have no stream."""
     USER_KIND = "user-kind"
     """The kind of user: chatbot, coding, document, trace."""
     QOS = "qos"
     """The service class."""
     SESSION = "session"
-    """The conversation: its number, in turn."""
+    """The conversation, numbered in order of appearance."""
     PHASE = "phase"
-    """Why it is written: computed, generated, promoted, demoted, there before."""
+    """The reason for the write: computed, generated, promoted, demoted, there before."""
     AGE = "age"
-    """How long ago the object was first written to any tier.
+    """The time since the object was first written to any tier.
 
     Under 1 s, 10 s, 1 min, 10 min, 1 h, or more.
     """
     OBJECT_KIND = "object-kind"
-    """What is written: a chunk or turn, a system prompt, a document, a bucket."""
+    """The kind of object: a chunk or turn, a system prompt, a document, a bucket."""
 
 
 MONTH_S: Final = 365 * 86400 // 12
 
 
 class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tier of a preset; without a capacity it has no bound."""
+    """The knobs of one tier of a preset."""
 
     name: str
     capacity: Capacity | None = None
@@ -317,29 +314,29 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def capacity_bytes(self) -> int | None:
-        """The capacity in bytes; null without a bound."""
+        """The capacity in bytes; None without a bound."""
         return None if self.capacity == UNLIMITED else bytes_of(self.capacity)
 
     @property
     def takes_whole(self) -> bool:
-        """Whether it takes what is offered together, or none of it."""
+        """Tell whether the tier stores an offer of several objects completely or not at all."""
         return self.whole_offers and self.policy in (Policy.LRU, Policy.SAE)
 
     @property
     def rates_bytes_per_s(self) -> tuple[int, int]:
-        """Read and write bytes a second; 0 where the model has none."""
+        """Read and write bytes a second; 0 without a model of transfer times."""
         return bytes_of(self.read_bandwidth) or 0, bytes_of(self.write_bandwidth) or 0
 
     @property
     def has_price(self) -> bool:
-        """Whether what it stores and is asked costs something."""
+        """Tell whether storage or requests have a price."""
         return any(getattr(self, name) for name in PRICES)
 
     def monthly_cost(
         self, reads: float, writes: float, times_a_month: float, stored_bytes: int
     ) -> JsonObject:
-        """Return what a month costs in which it takes such requests so often, and holds so much all
-        the time.
+        """Return the monthly cost of `reads` and `writes`, made `times_a_month` times, and of
+        `stored_bytes` stored all month.
         """
         requests = reads * self.get_price_per_1000 + writes * self.put_price_per_1000
         return {
@@ -392,7 +389,7 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """
 
     def instances(self, scope: Scope) -> int:
-        """Return how many there are of a tier of that scope."""
+        """Return the number of instances of a tier of `scope`."""
         return {
             Scope.NODE: self.nodes,
             Scope.RACK: -(-self.nodes // self.rack_nodes),
@@ -401,13 +398,13 @@ class FleetSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     @property
     def is_disaggregated(self) -> bool:
-        """Whether some nodes compute prompts and others generate."""
+        """Tell whether some nodes compute prompts and others generate."""
         return 0 < self.prefill_nodes < self.nodes
 
     def instance_nodes(self, scope: Scope) -> int | msgspec.UnsetType:
-        """Return how many nodes, in order, share a tier of `scope`.
+        """Return the number of consecutive nodes that share a tier of `scope`.
 
-        Unset for all, and with one node.
+        UNSET if all nodes share it, and for a single node.
         """
         if self.nodes == 1 or scope is Scope.FLEET:
             return msgspec.UNSET
@@ -427,11 +424,11 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     ),
     **dict.fromkeys(("each_rank_reads", *PRICES), ()),
 }
-"""Knobs that mean nothing while the one they belong to is at its default."""
+"""Knobs that have no effect while the knob they depend on, the key, is at its default."""
 
 
 def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
-    """Yield what does not hold of the knobs of `tier` together."""
+    """Yield the contradictions between the knobs of `tier`."""
     name, low = f"tiers.{tier.name}", tier.low_watermark
     if low is not None and not 0 <= low <= tier.high_watermark:
         yield (
@@ -442,20 +439,20 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: policy=ttl needs a ttl, such as 10m, and a ttl needs policy=ttl"
     if tier.policy is Policy.SAE and not tier.whole_offers:
         yield (
-            f"{name}: policy=sae needs whole_offers=true: it looks at all that is offered together"
+            f"{name}: policy=sae needs whole_offers=true: it judges an offer of several objects as one"
         )
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
     yield from _of_times(tier, name)
     yield from _of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
-        yield f"{name}: latency and concurrency need a bandwidth beside them"
-    for field, *others in (
+        yield f"{name}: latency and concurrency need read_bandwidth or write_bandwidth"
+    for field, *more_policies in (
         ("evict_every", Policy.FIFO),
         ("stores_backwards",),
         ("staging", Policy.LFU, Policy.FIFO),
     ):
-        if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *others)):
+        if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *more_policies)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
     if tier.staging and tier.admission is not Admission.ALWAYS:
         yield (
@@ -466,7 +463,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
 
 
 def _of_times(tier: TierSetting, name: str) -> Iterator[str]:
-    """Yield what does not hold of the knobs of a tier that makes room at times."""
+    """Yield the contradictions between the knobs of evict_every."""
     for field in ("evict_share", "fits_at_once"):
         if getattr(tier, field) and not tier.evict_every:
             yield f"{name}: {field} needs evict_every, such as 1s"
@@ -499,17 +496,17 @@ def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
         may = "streams may be phase, age or object-kind there"
         yield f"{name}.streams={tier.streams}: a bucket holds objects of many requests; {may}"
     if objects and tier.admission is Admission.TINYLFU:
-        why = "admission=tinylfu compares objects, and bucket_objects evicts buckets"
-        yield f"{name}: {why}; leave one of the two out"
+        reason = "admission=tinylfu compares objects, and bucket_objects evicts buckets"
+        yield f"{name}: {reason}; leave one of the two out"
 
 
 def complaints_of_fleet(fleet: FleetSetting, tiers: Sequence[TierSetting]) -> Iterator[str]:
-    """Yield what does not hold of `fleet`, and of `tiers` where there are several nodes."""
+    """Yield the contradictions between the knobs of `fleet` and `tiers`, if there are several nodes."""
     if fleet.nodes == 1:
         return
     if fleet.prefill_nodes >= fleet.nodes:
-        of = f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes})"
-        yield f"{of}: at least one must generate"
+        knobs = f"fleet.prefill_nodes(={fleet.prefill_nodes}) of fleet.nodes(={fleet.nodes})"
+        yield f"{knobs}: at least one must generate"
     if fleet.prefill_nodes and any(tier.name == LINK for tier in tiers):
         yield f"no tier may be called {LINK}"
     order = list(Scope)
