@@ -41,9 +41,9 @@ def sim(
     """Count the hits of one cache over a request trace, for each capacity, block by block in file
     order.
 
-    A hit is a block of a request's leading run: found in the cache before the request's first miss.
+    A hit is a block of a request's leading run: in the cache, before the request's first miss.
     Every block id of the file counts, also that of a partial last block, which engines do not
-    store: see --full-blocks.
+    store (see --full-blocks).
 
     \b
     kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
@@ -82,15 +82,15 @@ def mrc(
     *,
     source: gen_options.SourceArguments,
 ) -> None:
-    """Print hits, and bytes read and written, against the capacity of one tier alone.
+    """Print hits, and bytes read and written, against the capacity of a single tier.
 
-    Only full blocks are objects, as in gen: the partial one that a prompt ends in is not stored.
+    Only full blocks are objects, as in gen: a partial block at the end of a prompt is not stored.
 
-    LRU is exact, in one pass; another policy is simulated at each capacity, with samples of a large
-    file, and the estimated error beside each figure. Beside it stands what no policy can exceed at
-    that capacity: Belady's optimum, which knows all that will be asked for. The capacity for a
-    share of all possible hits is exact for LRU; for another policy it is the least of those tried
-    that reaches it: less may do. What is passed on is what the tier below reads, if it holds
+    LRU is exact, in one pass. Another policy is simulated at each capacity, with samples of a large
+    file, and each figure has its estimated error. The table also shows the upper bound of all
+    policies: Belady's optimum, which knows all future requests. The capacity for a share of all
+    possible hits is exact for LRU; for another policy it is the smallest simulated one that reaches
+    the share, so less may suffice. Bytes passed on are the reads of the tier below, if it holds
     everything.
 
     \b
@@ -213,11 +213,11 @@ def size(
 
 def _parse_capacities(text: str, flag: str) -> list[int | None]:
     capacities: list[int | None] = []
-    for part in text.split(","):
-        size = part.strip()
+    for item in text.split(","):
+        size = item.strip()
         if size != "0" and size[-1:].isdigit():
             raise ConfigError(f"{flag} {size}: no unit; write {size}GiB, or unlimited")
-        capacity = None if size in ("unlimited", "inf") else units.parse_bytes(part)
+        capacity = None if size in ("unlimited", "inf") else units.parse_bytes(item)
         if capacity not in capacities:
             capacities.append(capacity)
     if len(capacities) > MAX_POINTS:
@@ -229,7 +229,7 @@ def _parse_prices(texts: list[str]) -> dict[str, float] | None:
     """Return the price of a byte by role; None if no price is given."""
     prices: dict[str, float] = {}
     for text in texts:
-        role, _equals, price = (part.strip() for part in text.partition("="))
+        role, _equals, price = (field.strip() for field in text.partition("="))
         if role in prices:
             raise ConfigError(f"--price {text}: {role} has a price already; give one")
         prices[role] = units.price_of_byte(price, f"--price {text}", "dram=4/GiB or nvme=0.1/GiB")

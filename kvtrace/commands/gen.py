@@ -1,6 +1,6 @@
-"""Simulate requests of a file or of synthetic users over the tiers of a preset, into a trace.
+"""The command `gen`: simulate requests of a file or of synthetic users, and write the trace.
 
-Show what was counted.
+It prints the counters of the simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TRAINING = "checkpoint"
 
 @dataclass(frozen=True, slots=True)
 class CheckpointArguments:
-    """A training run that is checkpointed; None for what was not given."""
+    """The options of a training run that saves checkpoints; None for an option not given."""
 
     ranks: int | None = option(
         "--preset checkpoint: processes of the training, one a GPU.  [default: 8]"
@@ -46,15 +46,15 @@ def gen_checkpoints(
     stack: gen_options.StackArguments,
     run: gen_options.RunArguments,
     training: CheckpointArguments,
-    others: tuple[gen_options.OptionGroup, ...],
+    unused_groups: tuple[gen_options.OptionGroup, ...],
     *,
     as_json: bool,
 ) -> None:
     """Write the trace of a training run's checkpoints.
 
-    `others` are groups of options of which it has no use.
+    `unused_groups` are groups of options that need a KV cache, which is an error here.
     """
-    groups: tuple[gen_options.OptionGroup, ...] = (stack, run, *others)
+    groups: tuple[gen_options.OptionGroup, ...] = (stack, run, *unused_groups)
     for name, value in chain.from_iterable(
         gen_options.given(group, *gen_options.USED_BY_ALL).items() for group in groups
     ):
@@ -77,7 +77,7 @@ def gen_checkpoints(
     answer(written.to_dict(), written.document, as_json=as_json)
 
 
-# Long: its options, and an example of each kind.
+# It is long because of its options, and an example of each kind.
 def gen(
     file: Annotated[
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")

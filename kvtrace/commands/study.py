@@ -1,4 +1,4 @@
-"""The commands `study` and `plan`: many configurations side by side, or those of a price list."""
+"""The commands `study` and `plan`: simulate many configurations, or find the cheapest cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Scheduler = Annotated[
 ]
 
 
-# Long: two thirds are its options and its help.
+# It is long because of its options and its help.
 def study(
     file: Annotated[
         Path, typer.Argument(metavar="STUDY.TOML", help="The study: what to simulate, as TOML.")
@@ -48,13 +48,13 @@ def study(
     only_list: bool = option("Print the configurations without simulating them.", False, "--list"),
     as_json: AsJson = False,
 ) -> None:
-    """Simulate many configurations, each once, and say which is best, which is cheap enough, and
-    what each knob does.
+    """Simulate many configurations, and print the best, the cheapest that reaches a target, and the
+    effect of each knob.
 
-    STUDY.TOML has options of gen and knobs: under [base] what all have, under [grid] lists of
-    values (every combination is simulated), or one [[configuration]] after another; under [price]
-    what tiers cost, such as nvme = "0.1/GiB". What is done is kept: the same command goes on where
-    it stopped, and a larger study simulates only what is new.
+    STUDY.TOML has options of gen and knobs. [base] has those of all configurations, [grid] has
+    lists of values (every combination is simulated); or list each [[configuration]]. [price] has
+    the prices of tiers, such as nvme = "0.1/GiB". Results are stored in the output folder: the same
+    command resumes an interrupted study, and a larger study simulates only new configurations.
 
     \b
     kvtrace study study.toml -o study/
@@ -73,7 +73,7 @@ def study(
                 typer.echo(f"{configuration.number}: {configuration.named(list(loaded.axes))}")
         return
     with progress("simulating", 1.0) as tick:
-        found = kvtrace.study(
+        result = kvtrace.study(
             file,
             target_hit=target_hit,
             target_ttft=target_ttft,
@@ -89,14 +89,14 @@ def study(
     except ProbeUnavailable as error:
         log(f"note: no {PAGE}: {error}")
     else:
-        write_drawing(output / PAGE, found.document(file.name, is_page=True), command_line())
-    answer(found.to_dict(), found.document, as_json=as_json)
+        write_drawing(output / PAGE, result.document(file.name, is_page=True), command_line())
+    answer(result.to_dict(), result.document, as_json=as_json)
 
 
-# Long: its options, and its help.
+# It is long because of its options and its help.
 def plan(
     context: typer.Context,
-    file: Annotated[  # noqa: ARG001 - `_load_of` reads the arguments of gen as they are written
+    file: Annotated[  # noqa: ARG001 - `_load_of` reads it from the command line
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
     ] = None,
     *,
@@ -112,21 +112,21 @@ def plan(
     scheduler: Scheduler = None,
     as_json: AsJson = False,
     stack: gen_options.StoringArguments,
-    fleet: gen_options.FleetArguments,  # noqa: ARG001 - `_load_of` reads it as it is written
+    fleet: gen_options.FleetArguments,  # noqa: ARG001 - `_load_of` reads it from the command line
     users: gen_options.UserArguments,  # noqa: ARG001
     run: gen_options.RunArguments,  # noqa: ARG001
     source: gen_options.SourceArguments,  # noqa: ARG001
     turns: gen_options.TurnsOption = None,  # noqa: ARG001
 ) -> None:
-    """Find the cache that reaches a target at the least cost a month.
+    """Find the cache that reaches a target at the lowest monthly cost.
 
-    DRAM, drives or a shared store, and the router.
+    It chooses DRAM, drives or a shared store, and the router.
 
-    Each fleet of the price list is a simulation as of gen, of lmcache-disk unless --preset says
-    another stack, routed by round-robin and by prefix unless --router says how, kept in the output
-    folder: with other prices only what is new is simulated. Drives are written off, or worn out
-    sooner; a bucket is paid by request and byte. The answer is simulated again with an engine that
-    restarts, and with a node that is lost.
+    Each fleet of the price list is simulated as by gen. The default preset is lmcache-disk. Without
+    --router, round-robin and prefix are both simulated. Results are stored in the output folder:
+    with other prices, only new configurations are simulated. A drive costs its price over its
+    service life, which ends early if its endurance is used up; a bucket costs by request and byte.
+    The answer is simulated again with an engine restart, and with the loss of a node.
 
     \b
     kvtrace plan requests.jsonl --model llama3.1-70b --tp 4 --gpu h100 --nodes 8 --target-hit 60%
@@ -134,7 +134,7 @@ def plan(
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
     with progress("simulating", 1.0) as tick:
-        found = kvtrace.plan(
+        result = kvtrace.plan(
             _load_of(context, stack),
             target_hit=target_hit,
             target_ttft=target_ttft,
@@ -145,25 +145,26 @@ def plan(
             tell=log,
             progress=tick,
         )
-    for note in found.notes:
+    for note in result.notes:
         log(f"note: {note}")
-    answer(found.to_dict(), found.document, as_json=as_json)
+    answer(result.to_dict(), result.document, as_json=as_json)
 
 
-_OWN = ("settings", "file")
+_READ_APART = ("settings", "file")
+"""Parameters that `_load_of` does not copy under their own names."""
 
 
 def _load_of(context: typer.Context, stack: gen_options.StackArguments) -> dict[str, object]:
-    """Return the arguments that were given and that `gen` takes, by their names there."""
-    # No parser knows --quiet, which every command takes.
+    """Return the given arguments that `gen` also has, by their names in `gen`."""
+    # Every command takes --quiet, but the parser of the command does not have it.
     argv = [argument for argument in sys.argv[2:] if argument != "--quiet"]
-    given = context.command.make_parser(context).parse_args(argv)[0]
+    arguments = context.command.make_parser(context).parse_args(argv)[0]
     gen_names = set(gen_options.gen_option_names())
-    load: dict[str, object] = {"file": given["file"]} if given.get("file") else {}
+    load: dict[str, object] = {"file": arguments["file"]} if arguments.get("file") else {}
     for parameter in context.command.params:
         name = parameter.opts[0].removeprefix("--")
-        if parameter.name in given and parameter.name not in _OWN and name in gen_names:
-            load[name] = given[parameter.name]
+        if parameter.name in arguments and parameter.name not in _READ_APART and name in gen_names:
+            load[name] = arguments[parameter.name]
     for setting in stack.settings or ():
         key, _, value = setting.partition("=")
         load[key.strip()] = value

@@ -1,9 +1,7 @@
-"""Tables.
+"""Commands on tables: import, convert, merge, record, info and validate.
 
-What a trace holds and whether it is valid; any source, or a live engine's events, into one;
-formats; merges.
-
-And what they are made with: the models and their bytes, the presets and their knobs.
+The commands `models` and `presets` list the inputs of a simulation: the bytes of a model, and the
+knobs of a preset.
 """
 
 from __future__ import annotations
@@ -62,9 +60,9 @@ def import_(
     *,
     source: SourceArguments,
 ) -> None:
-    """Write a file of real requests as a requests table, and say what it holds.
+    """Convert a file of real requests to a requests table, and print its figures.
 
-    Figures, gaps, oddities, nulls.
+    They include the gaps between requests, oddities and null values.
 
     `kvtrace gen requests.parquet` then makes the same trace as `kvtrace gen FILE --turns
     as-recorded`.
@@ -86,8 +84,8 @@ def import_(
     for note in requests.notes:
         log(f"note: {note}")
     typer.echo(printable(f"{output}: requests of {file}\n"))
-    for what, how_much in own_table.lines(figures):
-        typer.echo(printable(f"{what:<25}  {how_much}"))
+    for label, how_much in own_table.lines(figures):
+        typer.echo(printable(f"{label:<25}  {how_much}"))
 
 
 def convert(
@@ -106,7 +104,7 @@ def convert(
 ) -> None:
     """Convert a table between Parquet and zstd CSV, or a trace from or to the MLPerf trace CSV.
 
-    The objects table beside a trace goes along.
+    The objects table of a trace is converted with it.
 
     \b
     kvtrace convert t.parquet t.csv.zst
@@ -124,8 +122,8 @@ def convert(
             if not target.name.endswith((".csv", ".csv.zst")):
                 raise ConfigError(f"{target}: name an MLPerf trace *.csv or *.csv.zst")
             lost = {name: n for name, n in mlperf_csv.write_from(source, target, tick).items() if n}
-            said = ", ".join(counted(n, name.removesuffix("s")) for name, n in lost.items())
-            log(f"lost in this format: {said or 'nothing'}")
+            loss_text = ", ".join(counted(n, name.removesuffix("s")) for name, n in lost.items())
+            log(f"lost in this format: {loss_text or 'nothing'}")
         elif mlperf_csv.is_mlperf(source):
             for note in mlperf_csv.read_into(source, target, command_line(), tick).notes():
                 log(f"note: {note}")
@@ -135,9 +133,9 @@ def convert(
             if reader.table == TRACE and objects_path(source).exists():
                 tables.insert(0, (objects_path(target), open_table(objects_path(source), OBJECTS)))
             with ExitStack() as stack:
-                for path, of in tables:
-                    out = stack.enter_context(create(path, of.table, of.meta, of.extras))
-                    for batch in of.batches():
+                for path, table in tables:
+                    out = stack.enter_context(create(path, table.table, table.meta, table.extras))
+                    for batch in table.batches():
                         out.write(batch)
                         tick(float(out.rows))
 
@@ -156,12 +154,12 @@ def merge(
     requests_out: Path | None = option("Write the merged requests table here.", writable=True),
     as_json: AsJson = False,
 ) -> None:
-    """Lay traces over each other in time.
+    """Merge traces into one, in order of time.
 
-    Tiers are matched by name, objects, requests and sessions stay apart.
+    Tiers are matched by name. Objects, requests and sessions of different traces stay separate.
 
-    Each trace is called by its file's name without the suffix. What a checkpoint does to users' p99
-    is then one replay.
+    Each trace is called by its file's name without the suffix. A replay of the merged trace shows,
+    for example, the effect of a checkpoint on users' p99 latency.
 
     \b
     kvtrace merge kv.parquet checkpoint.parquet -o mixed.parquet
@@ -170,16 +168,16 @@ def merge(
     """
     from kvtrace.trace import merge as merging
 
-    if len(traces) < 2:  # noqa: PLR2004 - one alone is merged with nothing
+    if len(traces) < 2:  # noqa: PLR2004 - a merge needs two traces
         raise ConfigError("name two traces or more to merge")
     names = {path: path.name.removesuffix(".csv.zst").removesuffix(".parquet") for path in traces}
     if len(set(names.values())) != len(traces) or any(
         set(name) & set(" =") for name in names.values()
     ):
-        said = ", ".join(names[path] for path in traces)
+        given_names = ", ".join(names[path] for path in traces)
         raise ConfigError(
             "traces are named after their files: the names must differ, without spaces or =:"
-            f" {said}"
+            f" {given_names}"
         )
     later = _by_name(shift, "--shift", "30s", set(names.values()))
     tables = _by_name(requests, "--requests", "requests.parquet", set(names.values()))
@@ -197,7 +195,10 @@ def merge(
     written = [output, objects_path(output), *([] if requests_out is None else [requests_out])]
     read = [*traces, *map(objects_path, traces), *map(Path, tables.values())]
     for path in written:
-        if any(path.exists() and other.exists() and path.samefile(other) for other in read):
+        if any(
+            path.exists() and input_path.exists() and path.samefile(input_path)
+            for input_path in read
+        ):
             raise ConfigError(f"{path} is an input; name another output")
     with progress(
         "merging", sum(open_table(path, TRACE).meta.rows or 0 for path in traces)
@@ -215,17 +216,17 @@ def merge(
 
 
 def _by_name(options: list[str] | None, flag: str, example: str, names: set[str]) -> dict[str, str]:
-    """Return what NAME=VALUE options say, by name; ConfigError for one that is of no trace."""
-    found: dict[str, str] = {}
-    for said in options or []:
-        name, equals, value = said.partition("=")
-        if name not in names or not equals or not value or name in found:
-            known = ", ".join(sorted(names))
+    """Return the values of NAME=VALUE options by name; ConfigError for a name of no trace."""
+    values: dict[str, str] = {}
+    for text in options or []:
+        name, equals, value = text.partition("=")
+        if name not in names or not equals or not value or name in values:
+            valid_names = ", ".join(sorted(names))
             raise ConfigError(
-                f"{flag} {said}: write NAME={example} once for a trace, which are {known}"
+                f"{flag} {text}: write NAME={example} once for a trace; the traces are {valid_names}"
             )
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def record(
@@ -257,7 +258,7 @@ def record(
     """
     from kvtrace.requests.record import Recorder, notes_of, stopwatch
 
-    most_ns = math.inf if duration is None else positive("duration", parse_duration_ns)(duration)
+    max_ns = math.inf if duration is None else positive("duration", parse_duration_ns)(duration)
     meta = describe(
         EVENTS, "kvtrace", command_line(), {"zmq": zmq, "replay": replay, "topic": topic}
     )
@@ -268,10 +269,12 @@ def record(
         )
         passed_ns = stopwatch()
         with progress("events") as tick:
-            heard = recorder.run(lambda: stopped() is not None or passed_ns() >= most_ns, tick)
+            heard = recorder.run(lambda: stopped() is not None or passed_ns() >= max_ns, tick)
         if not heard.messages:
-            why = "check that the engine publishes there and serves requests"
-            raise TraceError(f"no message came from {zmq} in {passed_ns() / NS_PER_S:.0f} s: {why}")
+            advice = "check that the engine publishes there and serves requests"
+            raise TraceError(
+                f"no message came from {zmq} in {passed_ns() / NS_PER_S:.0f} s: {advice}"
+            )
         notes = notes_of(heard, recorder.rows.unknown)
         out.update(notes=notes, stats=msgspec.to_builtins(heard))
     for note in notes:
@@ -287,9 +290,9 @@ def record(
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:
-    """Print what a trace holds.
+    """Print the contents of a trace: rows, span, operations, bytes, live bytes and hit ratios.
 
-    Rows, span, operations and bytes by tier, op and phase, live bytes, hit ratios.
+    Operations and bytes are counted by tier, op and phase.
 
     \b
     kvtrace info t.parquet
@@ -299,16 +302,16 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
 
     reader = open_table(file, TRACE)
     with progress("reading", reader.meta.rows) as tick:
-        found = take(reader, tick)
-    whole = {"file": str(file), "metadata": reader.meta, **found}
-    answer(whole, lambda: document(str(file), reader.meta, found), as_json=as_json)
+        inventory = take(reader, tick)
+    result = {"file": str(file), "metadata": reader.meta, **inventory}
+    answer(result, lambda: document(str(file), reader.meta, inventory), as_json=as_json)
 
 
 def validate(file: TraceFile, as_json: AsJson = False) -> None:
-    """Re-simulate the rows: reads find live objects, capacities hold, time and stages go forward.
+    """Check a trace: reads find live objects, capacities hold, time and stages never go back.
 
-    The objects table beside it must list every object, with its size and kind.
-    Leaves with 0, or with 3 and the first row that cannot be.
+    If an objects table lies beside the trace, it must list every object with its size and kind.
+    Exits with 0, or with 3 and the first invalid row.
 
     \b
     kvtrace validate t.parquet
@@ -355,7 +358,7 @@ def models(
         listing = catalogue.listing()
         answer({"models": listing}, lambda: catalogue.listing_document(listing), as_json=as_json)
     else:
-        found = catalogue.describe_model(
+        description = catalogue.describe_model(
             model,
             kv_dtype,
             tensor_parallel,
@@ -364,7 +367,7 @@ def models(
             parse_bytes(page),
             None if memory is None else parse_bytes(memory),
         )
-        answer(found, lambda: catalogue.document(found), as_json=as_json)
+        answer(description, lambda: catalogue.document(description), as_json=as_json)
 
 
 def presets(
@@ -373,9 +376,9 @@ def presets(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the presets and the engines they imitate, or print every knob of one.
+    """List the presets and the engines they imitate, or print every knob of one preset.
 
-    Value, type, range, meaning.
+    A knob has a value, a type, a range and a meaning.
 
     \b
     kvtrace presets
@@ -385,7 +388,7 @@ def presets(
     from kvtrace.sim.presets.preset import description_of, knobs_of, listing, load_basis
 
     if preset is None:
-        found = listing()
+        rows = listing()
         columns = [
             ReportColumn("name", "preset"),
             ReportColumn("engine"),
@@ -393,8 +396,8 @@ def presets(
             ReportColumn("description", "what it is"),
         ]
         notes = ["kvtrace presets NAME: its knobs, and what was run beside it"]
-        chapter = Chapter("", [table_of("presets", Sheet.SUMMARY, columns, found)], notes)
-        answer({"presets": found}, lambda: Document("", "", [chapter]), as_json=as_json)
+        chapter = Chapter("", [table_of("presets", Sheet.SUMMARY, columns, rows)], notes)
+        answer({"presets": rows}, lambda: Document("", "", [chapter]), as_json=as_json)
         return
     knobs, facts = knobs_of(preset), {"name": preset, "description": description_of(preset)}
     facts |= {"basis": msgspec.to_builtins(load_basis(preset))}

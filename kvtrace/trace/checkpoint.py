@@ -1,10 +1,11 @@
-"""A training run's checkpoints as a trace and its objects table.
+"""The checkpoints of a training run, as a trace and its objects table.
 
-When it saves, fails and restores, who writes what.
+`run_course` draws the times of saves, failures and restores; `shard_bytes` divides a checkpoint
+among the ranks that write it.
 
-A checkpoint is a request: stage by stage its marker is read, all ranks move their parts, the marker
-is written, and what is no longer kept is deleted. So each save waits for the one before it, in
-whatever order rows are submitted.
+A save or restore is a request. In its stages, the marker is read, all ranks transfer their shards,
+the marker is written, and the expired checkpoint is deleted. So each save waits for the one before
+it, in whatever order a replay submits the rows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _SAVE, _RESTORE, _EVICT = (
     enum_code(TRACE, "phase", p) for p in (Phase.SAVE, Phase.RESTORE, Phase.EVICT)
 )
 _MARKER = 0
-"""The object that names the newest checkpoint, as trainers keep one."""
+"""The object that names the newest checkpoint, like the marker file of trainers."""
 MARKER_BYTES = 4096
 
 
@@ -58,39 +59,39 @@ class Event:
     is_save: bool
     at_ns: int
     checkpoint: int
-    """Which, counted from 0 in the order of saves."""
+    """The number of the checkpoint, from 0 in the order of saves."""
 
 
 @dataclass(slots=True)
 class Course:
-    """The course of a training run: its saves and restores, its failures."""
+    """The course of a training run: its saves, restores and failures."""
 
     events: list[Event]
     failures: int = 0
     lost_ns: int = 0
-    """Training time since the last save or restart, of all failures together."""
+    """Training time lost by all failures: the time since the last save or restart before each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """A training run whose checkpoints become a trace."""
+    """A training run, with the data that its trace needs."""
 
     training: Training
     course: Course
     shards: dict[str, list[int]]
-    """Bytes by writer, of each part."""
+    """Bytes by rank, of each component: weights and optimizer."""
     model: JsonObject
-    """What the metadata says of the model."""
+    """The model, as the metadata describes it."""
     until_ns: int
     seed: int
 
     @property
     def sizes(self) -> Array:
-        """int64: the objects of one checkpoint, part by part."""
+        """int64: the sizes of the objects of one checkpoint, component by component."""
         return np.concatenate([np.array(sizes, np.int64) for sizes in self.shards.values()])
 
     def stats(self) -> JsonObject:
-        """Return what the run saves, restores and loses."""
+        """Return the counters of the run: saves, restores, failures, lost time and bytes."""
         saves = sum(event.is_save for event in self.course.events)
         restores = len(self.course.events) - saves
         size = int(self.sizes.sum())
@@ -131,21 +132,21 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
         is_simulated=True,
     )
     with ExitStack() as stack:
-        # Renamed last: when the trace is there, all is there.
+        # The trace is entered first and so renamed last: if it exists, the objects table does.
         trace = stack.enter_context(create(path, TRACE, meta, extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
         objects.write(objects_batch([_MARKER], ["checkpoint/latest"], "checkpoint", [MARKER_BYTES]))
-        for at, rows in enumerate(_rows(job)):
+        for index, rows in enumerate(_rows(job)):
             if is_several:
                 rows["node"] = rows["rank"].astype(np.int32) // job.training.ranks_per_node
             trace.write(trace_batch(rows, extras))
-            event = job.course.events[at]
+            event = job.course.events[index]
             if event.is_save:
                 first = 1 + event.checkpoint * len(job.sizes)
                 ids = np.arange(first, first + len(job.sizes))
                 keys = [
-                    f"checkpoint/{event.checkpoint:06d}/{part}-{rank:05d}-of-{len(shard):05d}"
-                    for part, shard in job.shards.items()
+                    f"checkpoint/{event.checkpoint:06d}/{component}-{rank:05d}-of-{len(shard):05d}"
+                    for component, shard in job.shards.items()
                     for rank in range(len(shard))
                 ]
                 objects.write(objects_batch(ids, keys, "checkpoint", job.sizes))
@@ -157,7 +158,7 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
 
 
 def notes(job: Saving) -> Iterator[str]:
-    """Yield what is assumed."""
+    """Yield the assumptions of the trace."""
     training = job.training
     size, ranks = int(job.sizes.sum()), format_count(training.ranks)
     yield (
@@ -167,14 +168,14 @@ def notes(job: Saving) -> Iterator[str]:
     )
     if training.placement is WrittenBy.RANK0:
         yield (
-            f"rank 0 writes and reads all for {ranks} ranks; what it sends the others is not"
+            f"rank 0 writes and reads everything for {ranks} ranks; its transfers to the others are not"
             " storage I/O"
         )
     else:
         yield f"{ranks} ranks write and read equal parts, all at once"
     yield (
-        "simulated: all I/O of a save or restore is due at one time; how long it takes, and"
-        " training waits, is for a replay to measure"
+        "simulated: all I/O of a save or restore is due at one time; a replay measures how long it"
+        " takes, and so how long training waits"
     )
     yield (
         f"rank 0 reads a marker of {MARKER_BYTES} bytes before a save or restore, and writes it"
@@ -188,7 +189,7 @@ def _rows(job: Saving) -> Iterator[JsonObject]:
     for number, event in enumerate(job.course.events):
         phase = _SAVE if event.is_save else _RESTORE
         steps: list[tuple[int, int, Array | list[int], Array | list[int], Array | list[int]]] = []
-        """Op, phase, objects, bytes and ranks, a stage each."""
+        """The stages: op, phase, objects, bytes and ranks of each."""
         if number:
             steps.append((_READ, phase, [_MARKER], [MARKER_BYTES], [0]))
         objects = 1 + event.checkpoint * len(sizes) + np.arange(len(sizes))
@@ -216,15 +217,15 @@ def _rows(job: Saving) -> Iterator[JsonObject]:
 
 
 def document(summary: JsonObject) -> Document:
-    """Return what `kvtrace gen --preset checkpoint` made as a document."""
-    found, training = summary["stats"]["checkpoint"], summary["training"]
+    """Return the summary of `kvtrace gen --preset checkpoint` as a document."""
+    stats, training = summary["stats"]["checkpoint"], summary["training"]
     headline = (
-        f"{counted(found['saves'], 'save')} of {format_bytes(found['checkpoint_bytes'])} and"
-        f" {counted(found['restores'], 'restore')}: {counted(summary['rows'], 'row')}, model"
+        f"{counted(stats['saves'], 'save')} of {format_bytes(stats['checkpoint_bytes'])} and"
+        f" {counted(stats['restores'], 'restore')}: {counted(summary['rows'], 'row')}, model"
         f" {summary['model']}, {counted(training['ranks'], 'rank')} ({training['placement']}), seed"
         f" {summary['seed']}"
     )
-    rows = [{"part": part} | of for part, of in summary["parts"].items()]
+    rows = [{"part": component} | sizes for component, sizes in summary["parts"].items()]
     columns = [
         ReportColumn("part"),
         ReportColumn("objects", "objects a checkpoint", Unit.COUNT),
@@ -233,12 +234,12 @@ def document(summary: JsonObject) -> Document:
     ]
     notes = [
         ", ".join(
-            f"{format_bytes(found[f'{way}_bytes'])} {way} in all" for way in ("written", "read")
+            f"{format_bytes(stats[f'{way}_bytes'])} {way} in all" for way in ("written", "read")
         )
     ]
-    if found["failures"]:
+    if stats["failures"]:
         notes.append(
-            f"{counted(found['failures'], 'failure')}, {format_duration(found['lost_ns'])} of"
+            f"{counted(stats['failures'], 'failure')}, {format_duration(stats['lost_ns'])} of"
             " training lost to them"
         )
     return Document(
@@ -249,31 +250,32 @@ def document(summary: JsonObject) -> Document:
 
 
 def shard_bytes(training: Training, parameters: int) -> dict[str, list[int]]:
-    """Return the bytes that each writer writes, by part.
+    """Return the bytes of each rank's shard, by component: weights and optimizer state, if any.
 
-    Weights and, if there is any, the optimizer's state.
-
-    The parts of a part differ by a byte at most, and add up to all of it.
+    The shards of a component differ by at most a byte, and add up to its size.
     """
     writers = training.ranks if training.placement is WrittenBy.SHARDED else 1
-    found = {}
-    for part, each in (("weights", training.weight_bytes), ("optimizer", training.optimizer_bytes)):
-        total = round(parameters * each)
+    shards = {}
+    for component, parameter_bytes in (
+        ("weights", training.weight_bytes),
+        ("optimizer", training.optimizer_bytes),
+    ):
+        total = round(parameters * parameter_bytes)
         if not total:
             continue
         if total < writers:
             raise ConfigError(
-                f"{total} bytes of {part} are less than a byte for each of {writers} ranks; use"
-                " fewer"
+                f"{total} bytes of {component} are less than a byte for each of {writers} ranks; use"
+                " fewer ranks"
             )
-        found[part] = [total // writers + (rank < total % writers) for rank in range(writers)]
-    return found
+        shards[component] = [total // writers + (rank < total % writers) for rank in range(writers)]
+    return shards
 
 
 def run_course(training: Training, until_ns: int, seed: int) -> Course:
-    """Return when the run saves and restores up to `until_ns`; failures come from `seed`.
+    """Return the saves, restores and failures up to `until_ns`; `seed` draws the failures.
 
-    ConfigError if that is more often than a trace could be made of.
+    Raises ConfigError for more saves or failures than a trace can have.
     """
     if until_ns // training.every_ns > MOST_EVENTS:
         raise ConfigError(
@@ -289,12 +291,12 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
             else 1 + int(rng.exponential(parse_duration_ns(training.mtbf)))
         )
 
-    now, saves, failure_ns = 0, 0, until_failure_ns()
+    now_ns, saves, failure_ns = 0, 0, until_failure_ns()
     while True:
-        due = now + training.every_ns
-        if failure_ns is not None and now + failure_ns <= due:
-            failed = now + failure_ns
-            if failed > until_ns:
+        save_ns = now_ns + training.every_ns
+        if failure_ns is not None and now_ns + failure_ns <= save_ns:
+            failed_ns = now_ns + failure_ns
+            if failed_ns > until_ns:
                 return course
             if course.failures == MOST_EVENTS:
                 raise ConfigError(
@@ -303,13 +305,13 @@ def run_course(training: Training, until_ns: int, seed: int) -> Course:
                 )
             course.failures += 1
             course.lost_ns += failure_ns
-            now = failed + parse_duration_ns(training.restart)
+            now_ns = failed_ns + parse_duration_ns(training.restart)
             failure_ns = until_failure_ns()
-            if saves and now <= until_ns:
-                course.events.append(Event(False, now, saves - 1))
+            if saves and now_ns <= until_ns:
+                course.events.append(Event(False, now_ns, saves - 1))
             continue
-        if due > until_ns:
+        if save_ns > until_ns:
             return course
-        course.events.append(Event(True, due, saves))
+        course.events.append(Event(True, save_ns, saves))
         failure_ns = None if failure_ns is None else failure_ns - training.every_ns
-        now, saves = due, saves + 1
+        now_ns, saves = save_ns, saves + 1

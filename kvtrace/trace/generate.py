@@ -1,4 +1,4 @@
-"""A simulated trace with what it says of drives and prices, and the trace of a training run.
+"""Write simulated traces, with the drive wear and costs they imply, and traces of training runs.
 
 scenario -> trace, objects and requests tables -> `ScenarioTrace`
 """
@@ -47,7 +47,7 @@ class ScenarioTrace:
     def stats(self) -> SimulationStats:
         """The counters of the simulation."""
         stats = self.trace.stats
-        assert stats is not None  # a simulation has just written them
+        assert stats is not None  # write_scenario has stored the statistics
         return stats
 
     def to_dict(self) -> JsonObject:
@@ -107,7 +107,7 @@ def simulate_scenario(
         scenario, Path(path), list(argv), requests_output, progress=progress
     )
     stats = trace.stats
-    assert stats is not None  # a simulation has just written them
+    assert stats is not None  # write_scenario has stored the statistics
     wear = drive.wear(scenario.preset, stats.tiers, span_ns)
     costs = monthly_costs(trace.path, scenario.preset.tiers, stats.tiers, span_ns)
     return ScenarioTrace(trace, span_ns, wear, costs)
@@ -123,7 +123,7 @@ class TrainingTrace:
 
     @property
     def notes(self) -> list[str]:
-        """What is assumed."""
+        """The assumptions of the trace."""
         return self.trace.metadata.notes
 
     def to_dict(self) -> JsonObject:
@@ -165,7 +165,7 @@ def simulate_training(
         every: Training time from save to save. Default: "10min".
         mtbf: Mean time between failures. Default: nothing fails.
         settings: KEY=VALUE knobs of the preset checkpoint.
-        duration: Where the trace ends. Default: "1h".
+        duration: The length of the trace. Default: "1h".
         seed: Seed of the failures.
         argv: The command that the metadata of the trace name.
         progress: Called with the simulated time, in ns, as the trace is written.
@@ -190,7 +190,7 @@ def simulate_training(
     parameters = training.parameters or shape.parameters
     if not parameters:
         raise ConfigError(
-            f"the number of parameters of {name} is not known: give it with"
+            f"the number of parameters of {name} is unknown: give it with"
             f" {setting('parameters=8030000000')}"
         )
     until_ns = parse_duration_ns(duration or TRAINING_DURATION)
@@ -204,8 +204,8 @@ def simulate_training(
     facts = {"name": name, "source": shape.source, "parameters": parameters}
     job = Saving(training, course, shard_bytes(training, parameters), facts, until_ns, seed)
     metadata = write(Path(path), job, list(argv), progress or (lambda _ns: None))
-    parts: dict[str, JsonObject] = {
-        part: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
-        for part, sizes in job.shards.items()
+    components: dict[str, JsonObject] = {
+        component: {"objects": len(sizes), "bytes": sum(sizes), "largest_bytes": max(sizes)}
+        for component, sizes in job.shards.items()
     }
-    return TrainingTrace(Trace(Path(path), metadata, folder=None), parts)
+    return TrainingTrace(Trace(Path(path), metadata, folder=None), components)

@@ -1,8 +1,7 @@
-"""What a trace holds, counted in one pass over its rows, and whether its rows and its objects table
-are consistent.
+"""Count the contents of a trace in one pass, and validate its rows and its objects table.
 
-Only the hit ratios are the trace's own claims, made by the simulation. Last, what an object store
-would ask for the trace's requests, and for what they leave there, each month.
+All figures are counted from the rows, except the hit ratios, which the simulation recorded.
+`monthly_costs` computes the bill of an object store for the requests of a trace and its objects.
 """
 
 from __future__ import annotations
@@ -54,9 +53,9 @@ _RETRIEVE, _DOCUMENT = (
 
 
 def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
-    """Count a trace in one pass.
+    """Count a trace in one pass: rows, span, objects, operations, bytes and peak live bytes.
 
-    Rows, span, objects, operations and bytes, peak live bytes, hit ratios.
+    The hit ratios are those of the simulation.
     """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path, is_strict=False)
@@ -107,20 +106,25 @@ def _count(batch: pa.RecordBatch, counts: Array, sizes: Array) -> None:
     op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
     cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
     counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-    # bincount's weights are doubles, which lose bytes over 2^53: add whole numbers per cell
-    # instead.
+    # The weights of bincount are doubles, which are inexact above 2^53 bytes, so integers are added
+    # per cell.
     np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
 
 
-def document(name: str, meta: Metadata, found: JsonObject) -> Document:
+def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
     """Return the inventory `found` of the trace `name` as a document."""
-    named, asked = found["requests"], (meta.stats or {}).get("requests") or 0
-    said = "- requests" if named is None else counted(named, "request")
-    if asked > (named or 0):  # a prompt that fills no chunk, and finds none, moves nothing
-        said = f"I/O of {format_count(named or 0)} of {counted(asked, 'request')}"
+    named_requests, simulated_requests = (
+        inventory["requests"],
+        (meta.stats or {}).get("requests") or 0,
+    )
+    requests_text = "- requests" if named_requests is None else counted(named_requests, "request")
+    if simulated_requests > (
+        named_requests or 0
+    ):  # A prompt that is shorter than a chunk does no I/O.
+        requests_text = f"I/O of {format_count(named_requests or 0)} of {counted(simulated_requests, 'request')}"
     headline = (
-        f"{counted(found['rows'], 'row')} over {format_duration(found['span_ns'])},"
-        f" {counted(found['objects'], 'object')}, {said}\nmade by {meta.program} {meta.version},"
+        f"{counted(inventory['rows'], 'row')} over {format_duration(inventory['span_ns'])},"
+        f" {counted(inventory['objects'], 'object')}, {requests_text}\nmade by {meta.program} {meta.version},"
         f" preset {meta.preset or '-'}, model {meta.model_name or '-'}, seed"
         f" {'-' if meta.seed is None else meta.seed}, source"
         f" {(meta.source or {}).get('kind', '-')}\n{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'};"
@@ -144,19 +148,19 @@ def document(name: str, meta: Metadata, found: JsonObject) -> Document:
         {
             **tier,
             "capacity_bytes": _capacity(tier),
-            # Where nothing is deleted, the peak is what was written: an upper bound.
+            # In a trace without deletes, all written bytes count as live: an upper bound.
             "peak_live_bytes": (
                 Cell(f"≤ {format_bytes(tier['peak_live_bytes'])}", Unit.TEXT)
                 if tier["is_upper_bound"]
                 else tier["peak_live_bytes"]
             ),
         }
-        for tier in found["tiers"]
+        for tier in inventory["tiers"]
     ]
-    is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in found["tiers"])
+    is_bound = any(t["is_upper_bound"] and t["peak_live_bytes"] for t in inventory["tiers"])
     bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
     tables = [
-        table_of("operations", Sheet.SUMMARY, operations, found["operations"], keys=3),
+        table_of("operations", Sheet.SUMMARY, operations, inventory["operations"], keys=3),
         table_of("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, rows),
     ]
     lines = [bound] if is_bound else []
@@ -167,7 +171,7 @@ def document(name: str, meta: Metadata, found: JsonObject) -> Document:
 
 
 def _capacity(tier: JsonObject) -> Cell | str:
-    """Return what a tier may hold; in a fleet, what each instance of it may."""
+    """Return the capacity of a tier; in a fleet, that of each of its instances."""
     capacity, nodes = tier["capacity_bytes"], tier.get("instance_nodes")
     if capacity is None:
         return Cell("unbounded", Unit.TEXT)
@@ -179,10 +183,10 @@ def _capacity(tier: JsonObject) -> Cell | str:
 
 
 def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bool]:
-    """Replay the rows of a trace against what must be live, and check its objects table.
+    """Check the rows of a trace against the live objects, and check its objects table.
 
-    Returns the final books and whether there was such a table; TraceError at the first that cannot
-    be.
+    Returns the final ledger and whether the trace has an objects table. Raises TraceError at the
+    first invalid row.
     """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
@@ -210,11 +214,11 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
 def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
     """Raise TraceError at the first row of the objects table that contradicts the trace.
 
-    `extents[o]` are the bytes that object o has in the trace, above 0 if it is ever written;
-    `documents` are retrieved. What the trace never wrote may be listed all the same: no tier took
-    it.
+    `extents[o]` is the size of object o in the trace in bytes, above 0 if it is ever written;
+    `documents` are the objects that the trace retrieves. The table may list objects that the trace
+    never writes: no tier admitted them.
     """
-    wanted, kind_names = (
+    document_ids, kind_names = (
         np.array(sorted(documents), dtype=np.int64),
         np.array(OBJECTS.column("kind").values),
     )
@@ -222,10 +226,10 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
     for batch in reader.batches():
         ids, kinds = (numbers(batch.column(name)) for name in ("object_id", "kind"))
         sizes = batch.column("size_bytes")
-        wrong = "object {} is out of order, or twice in the table"
+        message = "object {} is out of order, or twice in the table"
         refuse(
             np.diff(ids, prepend=before) <= 0,
-            wrong,
+            message,
             ids,
             path=reader.path,
             column="object_id",
@@ -235,15 +239,15 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
         is_listed[ids[is_known]] = True
         written = np.zeros(len(ids), dtype=np.int64)
         written[is_known] = extents[ids[is_known]]
-        is_other = (
+        is_wrong = (
             sizes.is_valid().to_numpy(zero_copy_only=False)
             & (written > 0)
             & (numbers(sizes) != written)
         )
-        wrong = "object {} is {} bytes here, but {} in the trace"
+        message = "object {} is {} bytes here, but {} in the trace"
         refuse(
-            is_other,
-            wrong,
+            is_wrong,
+            message,
             ids,
             sizes,
             written,
@@ -251,10 +255,16 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
             column="size_bytes",
             first_row=row,
         )
-        is_other = np.isin(ids, wanted) & (kinds != _DOCUMENT)
-        wrong = "object {} is a {} here, but the trace retrieves it as a document"
+        is_wrong = np.isin(ids, document_ids) & (kinds != _DOCUMENT)
+        message = "object {} is a {} here, but the trace retrieves it as a document"
         refuse(
-            is_other, wrong, ids, kind_names[kinds], path=reader.path, column="kind", first_row=row
+            is_wrong,
+            message,
+            ids,
+            kind_names[kinds],
+            path=reader.path,
+            column="kind",
+            first_row=row,
         )
         row, before = row + len(ids), int(ids[-1]) if len(ids) else before
     missing = np.flatnonzero((extents > 0) & ~is_listed)
@@ -265,11 +275,10 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
 def monthly_costs(
     trace: Path, tiers: Sequence[TierSetting], counters: Sequence[TierStats], span_ns: int | None
 ) -> list[JsonObject]:
-    """Return what each tier with a price costs a month at the rate of `trace`.
+    """Return the monthly cost of each tier with a price, at the rate of `trace`.
 
-    Nothing of a trace without a span.
-
-    A row is a request. What is stored is what lies there when the trace ends.
+    A row is a request, and the bytes live at the end of the trace are stored all month. The list is
+    empty if no tier has a price, or the trace has no span.
     """
     priced = [t for t, tier in enumerate(tiers) if tier.has_price]
     if not priced or not span_ns:
@@ -308,12 +317,10 @@ FAULTS: Final = {
 
 
 class Ledger:
-    """Live bytes by tier and object, and the stage each request has reached.
+    """Live bytes by tier and object, and the last stage of each request.
 
-    Feed it batches in order.
-
-    A lenient ledger (`is_strict` false) takes traces without deletes or stages, to count what is
-    live.
+    Batches are applied in order. A lenient ledger (`is_strict` false) counts live bytes also of
+    traces without deletes or stages.
     """
 
     def __init__(
@@ -324,7 +331,7 @@ class Ledger:
         *,
         is_strict: bool = True,
     ) -> None:
-        """Start with nothing live in `tiers`; of a trace of so many rows, at `path` for errors."""
+        """Start with empty `tiers`; `total_rows` and `path` are those of the trace."""
         self.tiers, self.path, self._total_rows = tiers, path, total_rows
         self.rows = 0
         self._validation = Structure(
@@ -334,44 +341,41 @@ class Ledger:
         self._validation.tiers["capacity_bytes"] = [
             INT64_MAX if tier.capacity_bytes is None else tier.capacity_bytes for tier in tiers
         ]
-        # In a trace of several nodes: how many of them, in order, share an instance of each tier.
+        # For a trace of several nodes: the number of consecutive nodes that share an instance of a tier.
         nodes = [
             _ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers
         ]
         self._shared = np.array(nodes, np.int64) if set(nodes) - {_ALL_NODES} else None
         self._instances, self._cells = Numbers(0), Numbers(0)
-        """Of the instances of tiers, and of what each object is in each of them."""
+        """Dense numbers of the instances of tiers, and of the objects in each instance."""
 
     @property
     def extents(self) -> Array:
-        """int64.
-
-        The bytes that each object had in any tier, at its largest; -1 if no row names it.
-        """
+        """int64: the largest size of each object in any tier, bytes; -1 if no row names it."""
         return self._validation.extents
 
     @property
     def objects(self) -> int:
-        """How many objects the rows name; ids may leave some out."""
+        """The number of objects that the rows name; ids may have gaps."""
         return int(np.count_nonzero(self._validation.extents >= 0))
 
     @property
     def requests(self) -> int:
-        """How many requests the rows name."""
+        """The number of requests that the rows name."""
         return int(np.count_nonzero(self._validation.stages >= 0))
 
     @property
     def live_bytes(self) -> Array:
-        """int64: of each tier, all its instances together; so are the peaks."""
+        """int64: the live bytes of each tier, all its instances together."""
         return self._validation.tiers["live_bytes"]
 
     @property
     def peak_bytes(self) -> Array:
-        """int64: the most that was live at once."""
+        """int64: the peak of the live bytes of each tier, all its instances together."""
         return self._validation.tiers["peak_bytes"]
 
     def apply(self, batch: pa.RecordBatch) -> None:
-        """Enter the rows of `batch`; TraceError at the first that cannot be."""
+        """Apply the rows of `batch`; TraceError at the first invalid row."""
         columns = {
             name: np.ascontiguousarray(numbers(batch.column(name), kind))
             for name, kind in _COLUMNS.items()
@@ -402,15 +406,15 @@ class Ledger:
         self.rows += batch.num_rows
 
     def _fault(self, code: int, columns: Columns) -> TraceError:
-        at = self._validation.fault_row
-        row = {name: int(column[at]) for name, column in columns.items()}
+        fault_row = self._validation.fault_row
+        row = {name: int(column[fault_row]) for name, column in columns.items()}
         tier = self.tiers[row["tier"]]
         column, text = FAULTS[_CODES[code]]
         message = text.format(
             **row, before=self._validation.before, end=row["offset_bytes"] + row["length_bytes"],
             tier_name=tier.name, capacity=tier.capacity_bytes,
         )  # fmt: skip
-        return TraceError(message, path=self.path, row=self.rows + at, column=column)
+        return TraceError(message, path=self.path, row=self.rows + fault_row, column=column)
 
 
 _OBJECT_BITS = 38

@@ -1,9 +1,7 @@
-"""Lay traces over each other in time.
+"""Merge traces into one, in order of time.
 
-Their rows in one order, tiers matched by name, all else kept apart.
-
-Objects, requests and sessions of each get numbers of their own, so that no operation of one waits
-for another's. Rows are merged batch by batch, in bounded memory.
+Tiers are matched by name. Objects, requests and sessions of each trace are renumbered, so that no
+operation of one trace waits for one of another. Rows are merged batch by batch, in bounded memory.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from kvtrace.core.units import format_duration
 _BATCH_ROWS = 1 << 17
 _TIMES = {"trace": "ts_ns", "requests": "arrival_ns"}
 _MOST_OBJECTS = 2**31 - 2
-"""A replay numbers them in 32 bits."""
+"""A replay numbers objects in 32 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +35,7 @@ class Input:
     """A trace that is to be merged with others."""
 
     name: str
-    """Of its objects' keys in the merged trace."""
+    """The prefix of its objects' keys in the merged trace."""
     path: Path
     shift_ns: int = 0
     requests: Path | None = None
@@ -46,36 +44,36 @@ class Input:
 
 @dataclass(slots=True)
 class _Source:
-    """A trace's tables, and what is added to its numbers."""
+    """The tables of a trace, and the offsets that renumber its rows."""
 
-    given: Input
+    input: Input
     trace: Reader
     objects: Reader | None
     requests: Reader | None
     tiers: Array = field(default_factory=lambda: np.zeros(0, np.int8))
-    """int8: the merged tier of each of its own."""
+    """int8: the merged tier of each tier of the trace."""
     first: dict[str, int] = field(default_factory=dict)
-    """What is added, by column."""
+    """The offset that is added to the numbers of a column, by column."""
     count: dict[str, int] = field(default_factory=dict)
-    """How many numbers it uses, by column."""
+    """The count of numbers that the trace uses, by column."""
 
-    def moved(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return rows with the numbers and times that they have in the merged table."""
+    def renumber(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows of `batch` with the numbers and times of the merged table."""
         arrays = []
         for name, array in zip(batch.schema.names, batch.columns, strict=True):
             added = self.first.get(name, 0)
             if name == "tier":
-                moved: pa.Array = pa.array(self.tiers[array.to_numpy()])
+                column: pa.Array = pa.array(self.tiers[array.to_numpy()])
             elif name == "key":
-                moved = pc.binary_join_element_wise(self.given.name, array, "/")
+                column = pc.binary_join_element_wise(self.input.name, array, "/")
             elif name == "block_ids" and added:
                 values = pc.add(array.flatten(), added)
                 lengths = pc.list_value_length(array).fill_null(0).to_numpy(zero_copy_only=False)
                 ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-                moved = pa.ListArray.from_arrays(pa.array(ends), values, mask=array.is_null())
+                column = pa.ListArray.from_arrays(pa.array(ends), values, mask=array.is_null())
             else:
-                moved = pc.add(array, pa.scalar(added, array.type)) if added else array
-            arrays.append(moved)
+                column = pc.add(array, pa.scalar(added, array.type)) if added else array
+            arrays.append(column)
         return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)
 
 
@@ -86,29 +84,28 @@ def merge(
     requests_output: Path | None = None,
     progress: Callable[[float], None] = lambda _rows: None,
 ) -> Metadata:
-    """Write the traces of `inputs` as one to `output`, its objects table beside it and their
-    requests if wanted.
+    """Merge the traces of `inputs` into `output`, with its objects table, and their requests tables
+    into `requests_output` if given.
 
-    Rows of equal time are in the order of `inputs`, as far as they are read together. ConfigError
-    if names, tiers or outputs do not go together.
+    Rows of equal time are in the order of `inputs` if they are read together. Raises ConfigError if
+    the traces do not fit together.
     """
     sources = []
-    for given in inputs:
-        own, beside = open_table(given.path, TRACE), objects_path(given.path)
-        listed = open_table(beside, OBJECTS) if beside.is_file() else None
-        table = None if given.requests is None else open_table(given.requests, REQUESTS)
-        if table is not None and table.meta.config_sha256 != own.meta.config_sha256:
+    for item in inputs:
+        trace_reader, table_path = open_table(item.path, TRACE), objects_path(item.path)
+        objects_reader = open_table(table_path, OBJECTS) if table_path.is_file() else None
+        table = None if item.requests is None else open_table(item.requests, REQUESTS)
+        if table is not None and table.meta.config_sha256 != trace_reader.meta.config_sha256:
             raise ConfigError(
-                f"{named('requests', f'{given.name}={given.requests}')}: from another simulation"
-                " than"
-                f" {given.path}"
+                f"{named('requests', f'{item.name}={item.requests}')}: from another simulation"
+                f" than {item.path}"
             )
-        sources.append(_Source(given, own, listed, table))
+        sources.append(_Source(item, trace_reader, objects_reader, table))
     tiers = _match_tiers(sources)
     _number(sources)
     meta = _metadata(sources, tiers, argv)
-    lacking = [s.given.name for s in sources if s.objects is None]
-    # Rows of a merged trace are rows of no other trace.
+    lacking = [s.input.name for s in sources if s.objects is None]
+    # `whole_row` refers to rows of another trace, which a merged trace does not have.
     extras = tuple(
         c.name
         for c in TRACE.extras
@@ -119,13 +116,13 @@ def merge(
         if not lacking:
             objects = stack.enter_context(create(objects_path(output), OBJECTS, meta))
             for source in sources:
-                assert source.objects is not None, "none lacks it"
+                assert source.objects is not None, "no source lacks an objects table"
                 for batch in source.objects.batches():
-                    objects.write(source.moved(batch))
+                    objects.write(source.renumber(batch))
         if requests_output is not None:
-            asked = [(s, s.requests) for s in sources if s.requests is not None]
+            with_requests = [(s, s.requests) for s in sources if s.requests is not None]
             requests = stack.enter_context(create(requests_output, REQUESTS, meta))
-            for batch in _in_order(asked, REQUESTS, ()):
+            for batch in _in_order(with_requests, REQUESTS, ()):
                 requests.write(batch)
         for batch in _in_order([(s, s.trace) for s in sources], TRACE, extras):
             trace.write(batch)
@@ -139,66 +136,69 @@ def merge(
 
 
 def _match_tiers(sources: list[_Source]) -> list[TierFacts]:
-    """Return the tiers of all, each after those that any of the traces has before it.
+    """Return the merged tiers, and store the merged tier of each tier in the sources.
 
-    Note which each one's are.
+    The order of tiers in every trace holds in the merged order, too.
     """
     before: dict[str, set[str]] = {}
     for source in sources:
-        own = [tier.name for tier in source.trace.meta.tiers]
-        for at, name in enumerate(own):
-            before.setdefault(name, set()).update(own[:at])
+        tier_names = [tier.name for tier in source.trace.meta.tiers]
+        for index, name in enumerate(tier_names):
+            before.setdefault(name, set()).update(tier_names[:index])
     names: list[str] = []
     while len(names) < len(before):
-        found = next(
-            (name for name, of in before.items() if name not in names and of <= set(names)), None
+        next_name = next(
+            (name for name, values in before.items() if name not in names and values <= set(names)),
+            None,
         )
-        if found is None:
+        if next_name is None:
             orders = "; ".join(
                 ", ".join(t.name for t in source.trace.meta.tiers) for source in sources
             )
             raise ConfigError(
                 f"the traces have their tiers in orders that contradict each other: {orders}"
             )
-        names.append(found)
+        names.append(next_name)
     bounds: dict[str, list[int | None]] = {name: [] for name in names}
     nodes: dict[str, set[int | UnsetType]] = {name: set() for name in names}
     for source in sources:
         source.tiers = np.array([names.index(t.name) for t in source.trace.meta.tiers], np.int8)
         for tier in source.trace.meta.tiers:
             bounds[tier.name].append(tier.capacity_bytes)
-            # What is no fleet's is of the first node.
+            # A trace of a single node counts as one of the first node.
             nodes[tier.name] |= set() if source.trace.meta.fleet is None else {tier.instance_nodes}
-    if unlike := next((name for name, of in nodes.items() if len(of) > 1), None):
+    if unequal := next((name for name, values in nodes.items() if len(values) > 1), None):
         raise ConfigError(
-            f"tier {unlike} has other numbers of nodes in each fleet; merge traces of equal fleets"
+            f"tier {unequal} is shared by different numbers of nodes; merge traces of equal fleets"
         )
-    # Each keeps to its own part; together they hold no more than all of them.
-    most = {
-        name: None if None in of else sum(b for b in of if b is not None)
-        for name, of in bounds.items()
+    # Each trace stays within its own capacity, so the merged tier within the sum.
+    capacities = {
+        name: None if None in values else sum(b for b in values if b is not None)
+        for name, values in bounds.items()
     }
-    return [TierFacts(name, most[name], next(iter(nodes[name]), UNSET)) for name in names]
+    return [TierFacts(name, capacities[name], next(iter(nodes[name]), UNSET)) for name in names]
 
 
 def _number(sources: list[_Source]) -> None:
-    """Settle what is added to the numbers of each trace, so that no two share one."""
+    """Choose the offsets of the numbers of each trace, so that no two traces share a number."""
     added = dict.fromkeys(("object_id", "request_id", "session_id", "block_ids"), 0)
     for source in sources:
         count = dict.fromkeys(added, 0)
         for reader in (
-            of for of in (source.trace, source.objects, source.requests) if of is not None
+            reader
+            for reader in (source.trace, source.objects, source.requests)
+            if reader is not None
         ):
             for name in set(added).intersection(reader.table.names):
                 for batch in reader.batches([name]):
                     values = batch.column(0).flatten() if name == "block_ids" else batch.column(0)
-                    if (most := pc.max(values).as_py()) is not None:
-                        count[name] = max(count[name], most + 1)
+                    if (largest_id := pc.max(values).as_py()) is not None:
+                        count[name] = max(count[name], largest_id + 1)
         source.count = count
         source.first = {
             **added,
-            "ts_ns": source.given.shift_ns,
-            "arrival_ns": source.given.shift_ns,
+            "ts_ns": source.input.shift_ns,
+            "arrival_ns": source.input.shift_ns,
         }
         for name in added:
             added[name] += count[name]
@@ -211,35 +211,39 @@ def _number(sources: list[_Source]) -> None:
 def _in_order(
     readers: list[tuple[_Source, Reader]], table: Table, extras: tuple[str, ...]
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of all readers by time; each one's keep their order."""
+    """Yield the rows of all readers in order of time; rows of one reader keep their order."""
     time, columns = _TIMES[table.name], [*table.names, *extras]
-    left = [
-        (batches, next(batches, None)) for batches in (_moved(*of, columns, time) for of in readers)
+    pending = [
+        (batches, next(batches, None))
+        for batches in (_renumbered(*entry, columns, time) for entry in readers)
     ]
     while heads := [
-        (batches, head, head.column(time).to_numpy()) for batches, head in left if head is not None
+        (batches, head, head.column(time).to_numpy())
+        for batches, head in pending
+        if head is not None
     ]:
-        # All up to here are known: no later batch begins before it.
+        # Rows up to this time are complete: no later batch begins before it.
         until = min(int(times[-1]) for *_, times in heads)
         counts = [int(np.searchsorted(times, until, side="right")) for *_, times in heads]
-        parts = [head.slice(0, count) for (_, head, _), count in zip(heads, counts, strict=True)]
-        left = [
+        slices = [head.slice(0, count) for (_, head, _), count in zip(heads, counts, strict=True)]
+        pending = [
             (batches, head.slice(count) if count < head.num_rows else next(batches, None))
             for (batches, head, _), count in zip(heads, counts, strict=True)
         ]
         order = np.argsort(
-            np.concatenate([part.column(time).to_numpy() for part in parts]), kind="stable"
+            np.concatenate([rows_until.column(time).to_numpy() for rows_until in slices]),
+            kind="stable",
         )
-        rows = pa.Table.from_batches(parts, arrow_schema(table, extras))
+        rows = pa.Table.from_batches(slices, arrow_schema(table, extras))
         yield from rows.take(order).combine_chunks().to_batches()
 
 
-def _moved(
+def _renumbered(
     source: _Source, reader: Reader, columns: list[str], time: str
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a table with their new numbers and times.
 
-    TraceError at one that is earlier than one before.
+    Raises TraceError at a row that is earlier than the row before it.
     """
     last_ns = row = 0
     for batch in reader.batches(columns):
@@ -249,26 +253,26 @@ def _moved(
         if not len(times):
             continue
         last_ns, row = int(times[-1]), row + len(times)
-        if last_ns + source.given.shift_ns > MOST:
+        if last_ns + source.input.shift_ns > MOST:
             raise ConfigError(
-                f"{named('shift', source.given.name)}: its times would not fit a trace"
+                f"{named('shift', source.input.name)}: its times would exceed the maximum of a trace"
             )
-        yield source.moved(batch)
+        yield source.renumber(batch)
 
 
 def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -> Metadata:
-    """Return the metadata of each table.
+    """Return the metadata of the merged tables.
 
-    What is said of one simulation (its model, configuration and counters) is that of the only trace
-    of a KV cache.
+    The model, configuration and counters are those of the trace of a KV cache, if there is exactly
+    one.
     """
     metas = [source.trace.meta for source in sources]
     caches = [meta for meta in metas if "hierarchy" in meta.config]
     main = caches[0] if len(caches) == 1 else None
     merged = [
         {
-            "name": source.given.name,
-            "shift_ns": source.given.shift_ns,
+            "name": source.input.name,
+            "shift_ns": source.input.shift_ns,
             "preset": meta.preset,
             "seed": meta.seed,
             "config_sha256": meta.config_sha256,
@@ -279,19 +283,21 @@ def _metadata(sources: list[_Source], tiers: list[TierFacts], argv: list[str]) -
         }
         for source, meta in zip(sources, metas, strict=True)
     ]
-    # Readers look among the notes for those on computing, by how they begin.
+    # Readers search these notes by their first words, so they get no prefix.
     notes = list(main.notes) if main else []
-    others = [source for source in sources if source.trace.meta is not main]
+    other_sources = [source for source in sources if source.trace.meta is not main]
     notes += [
-        f"{source.given.name}: {note}" for source in others for note in source.trace.meta.notes
+        f"{source.input.name}: {note}"
+        for source in other_sources
+        for note in source.trace.meta.notes
     ]
-    shifted = [s.given for s in sources if s.given.shift_ns]
-    notes += [f"{given.name} begins {format_duration(given.shift_ns)} later" for given in shifted]
-    # The counters are those of the only KV cache, its tiers in the order of all, and of the only
-    # training run.
+    shifted = [s.input for s in sources if s.input.shift_ns]
+    notes += [f"{item.name} begins {format_duration(item.shift_ns)} later" for item in shifted]
+    # The counters are those of the only KV cache, with its tiers in the merged order, and of the
+    # only training run.
     stats: JsonObject = dict(main.stats or {}) if main is not None else {}
     if counted := stats.get("tiers"):
-        # What is live at the end is more than it counted.
+        # The other traces have live objects, too, which its counters lack.
         by_name = {tier.get("name"): {**tier, "live_bytes": None} for tier in counted}
         stats["tiers"] = [by_name.get(tier.name, {"name": tier.name}) for tier in tiers]
     training = [

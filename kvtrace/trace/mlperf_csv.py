@@ -1,13 +1,12 @@
-"""The trace CSV of the MLPerf Storage KV-cache benchmark (`--io-trace-log`).
+"""Import and export of the trace CSV of the MLPerf Storage KV-cache benchmark (`--io-trace-log`).
 
-Read into our trace, and written.
+Its six columns have no delete, offset, request, stage or rank. After an import those are null or
+absent, and an export reports the values that it leaves out. Its clock is Unix seconds with six
+decimals.
 
-Its six columns have no delete, offset, request, stage or rank, so those are null or absent after an
-import, and an export says what it leaves out. Its clock is Unix seconds with six decimals.
-
-Keys, of which there may be millions, are numbered by first appearance in little memory: a key is
-known by 64 bits of its hash, and 64 more that must be equal too. The keys themselves are kept one
-behind the other, as Arrow has them.
+There may be millions of keys. They are numbered by first appearance in little memory: a key is
+identified by a 64-bit hash, and a second hash detects collisions. The texts of the keys are stored
+as Arrow arrays.
 """
 
 from __future__ import annotations
@@ -49,11 +48,11 @@ from kvtrace.sim.chains import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3
-# As many ns fit a trace; microseconds up to here are exact in a double.
+# The maximum time of a trace. A double holds microseconds exactly up to here.
 _MAX_SECONDS = MOST / NS_PER_S
 _TIERS = {"Tier-0": "gpu", "Tier-1": "cpu", "Tier-2": "nvme"}
 _OPS = {"Read": enum_code(TRACE, "op", Op.READ), "Write": enum_code(TRACE, "op", Op.WRITE)}
-# Its evictions are moves to the next tier down, logged as a read and a write.
+# The benchmark evicts by moving to the next tier down, which it logs as a read and a write.
 _PHASES = (("Prefill", Phase.PREFILL), ("Decode", Phase.DECODE), ("Evict", Phase.DEMOTE))
 _EXPORT_PHASES = {Phase.DECODE: "Decode", Phase.DEMOTE: "Evict"}
 
@@ -68,16 +67,16 @@ def is_mlperf(path: Path) -> bool:
 
 @dataclass(slots=True)
 class Import:
-    """The state of an import: keys and rows so far, and what had to be changed."""
+    """The state of an import: keys and rows so far, and counts of changed values."""
 
     numbers: Numbers = field(default_factory=lambda: Numbers(0))
-    """Of keys, by 64 bits of their hashes."""
-    others: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
-    """Of each key, 64 bits more, by which those that share the first are told apart."""
+    """The numbers of keys, by their 64-bit hashes."""
+    second_hashes: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
+    """A second 64-bit hash of each key, which detects collisions of the first one."""
     sizes: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
-    """Of each key, the largest seen."""
+    """The largest size of each key so far, bytes."""
     names: list[pa.StringArray] = field(default_factory=list)
-    """The keys in the order of their numbers, some at a time."""
+    """The keys in the order of their numbers, in pieces."""
     rows: int = 0
     raised_rows: int = 0
     raised_most_ns: int = 0
@@ -86,20 +85,17 @@ class Import:
     last_ns: int = 0
 
     def number(self, names: pa.StringArray) -> Array:
-        """Return the int64 numbers of keys that differ from each other.
-
-        New ones get the next numbers.
-        """
+        """Return the int64 numbers of distinct keys; new keys get the next numbers."""
         series = pl.Series(values=pl.from_arrow(names))
         low, high = (series.hash(seed).to_numpy().view(np.int64) for seed in (1, 2))
         before, ids = self.numbers.count, self.numbers.of(low).astype(np.int64)
-        self.sizes, self.others = (
-            grown(of, self.numbers.count, 0) for of in (self.sizes, self.others)
+        self.sizes, self.second_hashes = (
+            grown(table, self.numbers.count, 0) for table in (self.sizes, self.second_hashes)
         )
         is_new = ids >= before
-        self.others[ids[is_new]] = high[is_new]
-        if (self.others[ids] != high).any():
-            raise ConfigError("two keys have 64 bits of their hashes in common: rename one of them")
+        self.second_hashes[ids[is_new]] = high[is_new]
+        if (self.second_hashes[ids] != high).any():
+            raise ConfigError("two keys have the same 64-bit hash: rename one of them")
         self.names.append(names.filter(pa.array(is_new)))
         return ids
 
@@ -171,8 +167,8 @@ def _chunks(path: Path) -> Iterator[bytes]:
 def _blocks(path: Path) -> Iterator[tuple[bytes, int]]:
     """Yield blocks of whole data lines and the number of their first row."""
     row, block = 0, b""
-    for at, block in enumerate(line_blocks(_chunks(path), path)):
-        rows = block if at else block.partition(b"\n")[2]
+    for index, block in enumerate(line_blocks(_chunks(path), path)):
+        rows = block if index else block.partition(b"\n")[2]
         if rows.endswith(b"\n"):
             yield rows, row
             row += rows.count(b"\n")
@@ -213,18 +209,18 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
         first_row=state.rows,
     )
 
-    def codes(name: str, known: dict[str, int]) -> Array:
-        found = frame[name].replace_strict(known, default=None, return_dtype=pl.Int8)
-        why = f"unknown value {{!r}}; it must be one of {', '.join(known)}"
+    def codes(name: str, code_of: dict[str, int]) -> Array:
+        column_codes = frame[name].replace_strict(code_of, default=None, return_dtype=pl.Int8)
+        message = f"unknown value {{!r}}; it must be one of {', '.join(code_of)}"
         refuse(
-            found.is_null().to_numpy(),
-            why,
+            column_codes.is_null().to_numpy(),
+            message,
             frame[name].to_numpy(),
             path=path,
             column=name,
             first_row=state.rows,
         )
-        return found.to_numpy()
+        return column_codes.to_numpy()
 
     keys = rows["Key"].combine_chunks().dictionary_encode()
     ids = state.number(keys.dictionary)[keys.indices.to_numpy()]
@@ -245,32 +241,32 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 
 
 def _phases(frame: pl.DataFrame, ops: Array, state: Import) -> Array:
-    """Return phase codes.
+    """Return the phase code of each row.
 
-    A phase that starts like a known one is that one, any other is `other` and counted.
+    A phase is matched by its prefix. Any other phase becomes `other` and is counted.
     """
     code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
     starts = pl.col("Phase").str.starts_with
-    known = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
-    found = frame.select("Phase", found=pl.coalesce(*known, code[Phase.OTHER]))
-    others = (
-        found.filter(pl.col("found") == code[Phase.OTHER])
+    rules = (pl.when(starts(prefix)).then(code[phase]) for prefix, phase in _PHASES)
+    phases = frame.select("Phase", code=pl.coalesce(*rules, code[Phase.OTHER]))
+    other_counts = (
+        phases.filter(pl.col("code") == code[Phase.OTHER])
         .group_by("Phase", maintain_order=True)
         .len()
     )
-    for name, count in others.rows():
+    for name, count in other_counts.rows():
         state.other_phases[name] = state.other_phases.get(name, 0) + count
-    result = found["found"].to_numpy().copy()
-    # What it reads for a prefill is cached KV.
-    is_load = (result == enum_code(TRACE, "phase", Phase.PREFILL)) & (
+    codes = phases["code"].to_numpy().copy()
+    # A read of the phase Prefill loads cached KV.
+    is_load = (codes == enum_code(TRACE, "phase", Phase.PREFILL)) & (
         ops == enum_code(TRACE, "op", Op.READ)
     )
-    result[is_load] = enum_code(TRACE, "phase", Phase.LOAD)
-    return result
+    codes[is_load] = enum_code(TRACE, "phase", Phase.LOAD)
+    return codes
 
 
 def _times(seconds: Array, state: Import) -> Array:
-    """Return ns from the first row, never decreasing.
+    """Return the times in ns since the first row, raised where they would decrease.
 
     A double holds today's Unix time to well under 1 µs.
     """
@@ -287,9 +283,9 @@ def _times(seconds: Array, state: Import) -> Array:
 
 
 def write_from(source: Path, target: Path, progress: Callable[[float], None]) -> dict[str, int]:
-    """Convert the trace at `source` to MLPerf CSV at `target` (zstd if it ends so).
+    """Convert the trace at `source` to MLPerf CSV at `target`; a name that ends in .zst is zstd.
 
-    Return what was lost, counted.
+    Returns the number of lost values by kind.
     """
     reader = open_table(source, TRACE)
     if len(reader.meta.tiers) > len(_TIERS):
@@ -298,7 +294,7 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
             path=source,
         )
     keys = _keys(source)
-    # An imported trace gets its own clock back.
+    # An imported trace keeps the time of its first row, which restores its clock.
     first_us = ((reader.meta.source or {}).get("first_unix_ns") or 0) // 1000
     lost = {
         "deletes": 0,
@@ -325,14 +321,16 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
                 pl.col("op", "phase").cast(pl.String)
             )
             is_deleted = pl.col("op") == Op.DELETE
-            # What "Prefill" comes back as.
-            kept = (
+            # The phase that an import would make of "Prefill".
+            reimported_phase = (
                 pl.when(pl.col("op") == Op.READ)
                 .then(pl.lit(Phase.LOAD))
                 .otherwise(pl.lit(Phase.PREFILL))
             )
             is_lost = (
-                (pl.col("phase") != kept) & ~pl.col("phase").is_in([*_EXPORT_PHASES]) & ~is_deleted
+                (pl.col("phase") != reimported_phase)
+                & ~pl.col("phase").is_in([*_EXPORT_PHASES])
+                & ~is_deleted
             )
             counts = frame.select(
                 is_deleted.sum(),
@@ -358,8 +356,9 @@ def write_from(source: Path, target: Path, progress: Callable[[float], None]) ->
 
 
 def _keys(source: Path) -> pl.Series | None:
-    """Return the keys of the trace's objects as a polars series, null where there is none, or None
-    without any.
+    """Return the key of each object as a polars series, null for an object without one.
+
+    None if the trace has no objects table.
     """
     path = objects_path(source)
     if not path.exists():
@@ -381,8 +380,8 @@ def _mlperf_rows(frame: pl.DataFrame, keys: pl.Series | None, first_us: int) -> 
     )
     key: pl.Expr = pl.format("object/{}", pl.col("object_id"))
     if keys is not None:
-        known = keys.gather(frame["object_id"], null_on_oob=True).alias("key")
-        frame, key = frame.with_columns(known), pl.coalesce("key", key)
+        table_keys = keys.gather(frame["object_id"], null_on_oob=True).alias("key")
+        frame, key = frame.with_columns(table_keys), pl.coalesce("key", key)
     return frame.select(
         pl.format("{}.{}", us // 1_000_000, (us % 1_000_000).cast(pl.String).str.zfill(6)),
         pl.col("op").str.to_titlecase(),

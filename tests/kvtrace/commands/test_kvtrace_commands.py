@@ -322,13 +322,13 @@ def test_what_is_printed(tmp_path, monkeypatch, capsys):
 
 def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch, capsys):
     trace, table = tmp_path / "t.parquet", tmp_path / "r.parquet"
-    made = ["gen", "--model", "tiny-1b", "--users", "1", "--duration", "2s", "-o", trace]
-    assert kvtrace(monkeypatch, *made) == 0
+    made = ["gen", "--model", "tiny-1b", "--users", "1", "--duration", "2s"]
+    assert kvtrace(monkeypatch, *made, "-o", trace) == 0
     before = trace.read_bytes()
     table.write_bytes(b"mine")
     (tmp_path / "alone.objects.parquet").write_bytes(b"mine")
     for more, named in (
-        ([], "t.parquet"),
+        (["-o", trace], "t.parquet"),
         (
             ["-o", tmp_path / "alone.parquet"],
             "alone.objects.parquet",
@@ -344,7 +344,8 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
     checkpoint = ["gen", "--preset", "checkpoint", "--duration", "20min", "-o", trace]
     assert kvtrace(monkeypatch, *checkpoint) == 4
     assert (trace.read_bytes(), table.read_bytes()) == (before, b"mine")
-    assert kvtrace(monkeypatch, *made, "--seed", "1", "--requests-out", table, "--force") == 0
+    again = ["-o", trace, "--seed", "1"]
+    assert kvtrace(monkeypatch, *made, *again, "--requests-out", table, "--force") == 0
     assert trace.read_bytes() != before
 
 
