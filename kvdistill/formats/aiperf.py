@@ -125,7 +125,7 @@ def _metrics_of_json(text: bytes, facts: _Facts, path: Path) -> dict[str, _Metri
 
 
 def _metrics_of_csv(path: Path) -> dict[str, _Metric]:
-    """Return the metrics of a CSV, from its sections whose header begins with `Metric`.
+    """Return the metrics of a CSV, from its sections with a header that begins with `Metric`.
 
     Other sections, such as those about GPUs, have columns of their own.
     """

@@ -1,4 +1,4 @@
-"""Lanes: iologs whose I/Os wait for each other, as the stages of a request do.
+"""Lanes: iologs in which I/Os wait for each other, as the stages of a request do.
 
 fio has no dependencies, and issues the lines of a log by their times. In a trace, all stages of a
 request may share one instant, because a trace holds no storage time. One asynchronous job would

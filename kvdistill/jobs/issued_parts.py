@@ -95,7 +95,7 @@ def _parts_together(sizes: Iterable[SizeCount], longest_bytes: int) -> float:
 
 
 def _loop_in_parts(loop: Loop, mean_parts: float, parts_together: float) -> Loop:
-    """Return the arrivals of the parts of a stream whose operations arrive by `loop`."""
+    """Return the arrivals of the parts of a stream, given the arrivals `loop` of its operations."""
     if loop.pace is Pacing.CLOSED:
         return loop
     if loop.burst_ops is None:

@@ -12,7 +12,7 @@
   open loop issues at its own times, whatever is in flight.
 - Addresses: sequential runs first; the random remainder is without replacement, uniform, zipf,
   pareto, or else zones. A law fits if draws from it use addresses as unevenly as the source does.
-  Zipf and pareto are fio's own generators, whose ranks are hashed over the addresses.
+  Zipf and pareto are fio's own generators, which hash the ranks over the addresses.
 
 Source: own reasoning; each test names its statistic.
 """

@@ -439,8 +439,8 @@ _LATENCIES = tuple(
 def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> str:
     """Return the verdict of one side against the first: differences, or their absence.
 
-    The largest difference comes first. A figure whose trials vary too much is inconclusive, and
-    only that figure.
+    The largest difference comes first. A figure with trials that vary too much is
+    inconclusive; the others are not.
     """
     a, b = names[0], names[side]
     judged = _judged_lines(lines, side)

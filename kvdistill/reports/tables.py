@@ -44,7 +44,7 @@ Key = tuple[str, str, str]
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """The report of one input, whose fields are its JSON.
+    """The report of one input; its fields are those of its JSON.
 
     Each kind has its own document, and its own figures for comparisons.
     """
@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
         yield from ()
 
     def settings(self) -> dict[str, object]:
-        """Return the settings, whose differences a comparison lists."""
+        """Return the settings; a comparison lists those that differ."""
         return {}
 
     # Figures of charts in comparisons; a kind without measured times has none.

@@ -198,19 +198,19 @@ def size_document(
 
     If `is_ordered`, compute time was not modelled by default.
     """
-    shown = sizing.chosen or sizing.ceiling
-    tables = _tier_tables(shown)
-    if shown.first_token is not None:
-        tables.append(first_token_table(shown.first_token))
+    point = sizing.chosen or sizing.ceiling
+    tables = _tier_tables(point)
+    if point.first_token is not None:
+        tables.append(first_token_table(point.first_token))
     lines = [
         (
             "totals of all ranks, means over the whole load; peak rate (p99 second): exceeded in 1 % of "
             "the seconds of simulated time"
         )
     ]
-    if any(tier.drive_writes_per_day is not None for tier in shown.tiers):
+    if any(tier.drive_writes_per_day is not None for tier in point.tiers):
         lines.append("DWPD and life: extrapolated from this load's rate")
-    lines += _costs(shown, stack)
+    lines += _costs(point, stack)
     if (tick_s := _tick_s(stack)) is not None:
         lines.append(
             f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
@@ -218,11 +218,11 @@ def size_document(
         )
     chapters = [
         doc.Chapter(
-            f"Demand on each tier with {_name_capacities(shown, sizing.labels)}", tables, lines
+            f"Demand on each tier with {_name_capacities(point, sizing.labels)}", tables, lines
         ),
         doc.Chapter("Capacities", [_grid(sizing, stack)], _notes_of_grid(sizing, stack)),
     ]
-    span, lookups = units.format_duration(shown.span_ns), units.format_count(shown.lookups)
+    span, lookups = units.format_duration(point.span_ns), units.format_count(point.lookups)
     bounded = " and ".join(sizing.labels[role] for role in sizing.ceiling.capacities)
     computing = serving_text(facts["serving"])
     if (
@@ -262,18 +262,18 @@ def size_document(
         doc.Highlight(
             sizing.labels[role], capacity, doc.Unit.BYTES, "unlimited" if capacity is None else ""
         )
-        for role, capacity in shown.capacities.items()
+        for role, capacity in point.capacities.items()
     ]
     highlights += [
-        doc.Highlight("hit rate", shown.hit_ratio, doc.Unit.SHARE, "of lookups, in any tier"),
+        doc.Highlight("hit rate", point.hit_ratio, doc.Unit.SHARE, "of lookups, in any tier"),
         doc.Highlight(
             "ceiling", sizing.ceiling.hit_ratio, doc.Unit.SHARE, "with unlimited capacity"
         ),
         doc.Highlight(
             "prompt tokens saved",
-            shown.saved_tokens,
+            point.saved_tokens,
             doc.Unit.COUNT,
-            f"of {units.format_count(shown.input_tokens)}",
+            f"of {units.format_count(point.input_tokens)}",
         ),
     ]
     return doc.Document("", first_line(sizing, target, stack), chapters, notes, highlights)

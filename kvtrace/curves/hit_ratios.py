@@ -48,7 +48,7 @@ def hit_ratio_curve(
     chunk_tokens: int | None = None,
     sample: float | None = None,
 ) -> pl.DataFrame:
-    """Return hit ratio against capacity of one cache tier alone, for each policy.
+    """Return hit ratio against capacity of a single cache tier, for each policy.
 
     LRU is exact at every capacity, from one pass over the requests. Another policy is simulated at
     each capacity, with samples of a large file.

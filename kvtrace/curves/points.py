@@ -169,7 +169,7 @@ class Stack:
 
     @property
     def can_sample(self) -> bool:
-        """Whether samples of the objects represent all.
+        """Tell whether samples of the objects represent all objects.
 
         They do if nothing takes time, and an object is always read whole. They do not with a store
         queue, which holds a fixed number of objects, however few are sampled.

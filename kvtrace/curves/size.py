@@ -3,12 +3,12 @@
 Each combination of capacities in a grid is simulated, with all objects or with samples of them.
 
 A tier hierarchy is not a stack algorithm, so one pass cannot serve every capacity: the order of
-use in a tier depends on what the faster tiers hold, and a larger tier may lack an object that a
+use in a tier depends on the contents of the faster tiers, and a larger tier may lack an object that a
 smaller one holds. Each point is therefore a simulation, the same as that of `gen`, with the same
 counters. Samples of the objects replace full simulations where those would take long.
 
-The search then starts from the best point of the grid and varies the capacities that were not
-given. It uses samples where they are reliable. The answer is always simulated in full.
+The search then starts from the best point of the grid and varies the capacities that are not
+fixed by an option. It uses samples where they are reliable. The answer is always simulated in full.
 """
 
 from __future__ import annotations
@@ -157,18 +157,18 @@ def _ignore_progress(_done: int, _started: int) -> None:
 
 
 def search_capacities(
-    stack: Stack, question: Question, done: Callable[[int, int], None] = _ignore_progress
+    stack: Stack, question: Question, report: Callable[[int, int], None] = _ignore_progress
 ) -> Sizing:
     """Return the sizing of `stack`.
 
-    `done` receives the numbers of finished and of started simulations.
+    `report` receives the numbers of finished and of started simulations.
     """
     roles = (*question.axes, *(question.price or ()))
     absent = next((role for role in roles if role not in stack.roles), None)
     if absent is not None:
         names = ", ".join(tier.name for tier in stack.preset.tiers)
         raise ConfigError(f"--{absent}: the preset has no such tier, only {names}")
-    search = _Search(stack.with_chains(), question, done)
+    search = _Search(stack.with_chains(), question, report)
     try:
         return search.run()
     finally:
@@ -187,8 +187,10 @@ class _Sampling:
 class _Search:
     """Run the simulations of one question on several threads; compiled code releases the GIL."""
 
-    def __init__(self, stack: Stack, question: Question, done: Callable[[int, int], None]) -> None:
-        self.stack, self.question, self._report_progress = stack, question, done
+    def __init__(
+        self, stack: Stack, question: Question, report: Callable[[int, int], None]
+    ) -> None:
+        self.stack, self.question, self._report_progress = stack, question, report
         self.pool = ThreadPoolExecutor(
             min(_MAX_THREADS, os.cpu_count() or 1), thread_name_prefix="size"
         )
@@ -367,7 +369,7 @@ class _Search:
         return _FINE_TOLERANCE if is_fine else _TOLERANCE
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
-        """Return the best of `best` and of points whose `outer` capacity is one of `sizes`.
+        """Return the best of `best` and of points with one of `sizes` as `outer` capacity.
 
         Each gets the `inner` capacity that 1 or 2 % less than the best price buys.
         """

@@ -62,7 +62,7 @@ class SizeAnswer:
 
     @property
     def is_reached(self) -> bool:
-        """Whether any of the capacities reaches the target."""
+        """Tell whether any of the capacities reaches the target."""
         return self.sizing.chosen is not None
 
     @property
@@ -180,7 +180,7 @@ def size(
         capacities: Capacities to choose from, by role, such as `{"dram": ["64GiB", "1TiB"]}`; a
             number is bytes, None unlimited. Default: chosen by the load, then searched.
         model: As in `simulate`.
-        tiers: As in `simulate`. A tier whose capacity is given is not searched.
+        tiers: As in `simulate`. A tier with a given capacity is not searched.
         knobs: As in `simulate`.
         users: As in `simulate`.
         duration: As in `simulate`.
@@ -263,7 +263,7 @@ def size_scenario(
         scenario: What `build_scenario` returned.
         target_hit: As in `size`.
         target_ttft: As in `size`.
-        settings: The KEY=VALUE knobs of the scenario. A tier whose capacity they give is not
+        settings: The KEY=VALUE knobs of the scenario. A tier with a capacity there is not
             searched.
         capacities: Capacities in bytes by role; None is unlimited.
         byte_prices: The price of a byte by role.
@@ -323,7 +323,9 @@ def size_scenario(
         axes[role] = [_checked_capacity(role, size_bytes) for size_bytes in sizes]
     tell = progress or (lambda _share: None)
     sizing = search_capacities(
-        stack, Question(target, axes, known_prices, sample), lambda done, of: tell(done / of)
+        stack,
+        Question(target, axes, known_prices, sample),
+        lambda finished, started: tell(finished / started),
     )
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:

@@ -1,13 +1,12 @@
-"""A model from its Hugging Face config.json.
+"""Read the shape of a model from its Hugging Face config.json: layers, heads and dtype.
 
-What it says of its layers, heads and dtype, and nothing guessed.
+Nothing is guessed: fields mean the same as in the classes of transformers and in the releases. A
+field that would change the cache, but is unknown here, is a ConfigError that names the field.
 
-Fields as the classes of transformers and the releases themselves use them. What would change the
-cache and is not understood here is a ConfigError that names the field.
-
-In order: what the model's cache is; which kind each layer is, and what recurrent ones keep (models
-say it in many ways: one function a way); what a config.json leaves to its class (defaults of
-transformers, older names); how many parameters there are, near enough for how long they compute.
+The functions come in this order: the cache of the model; the kind of each layer and the state of
+recurrent ones (models describe it in many ways, with one function for each); the defaults and older
+names that a config.json leaves to its class in transformers; the number of parameters, accurate
+enough for computing times.
 """
 
 from __future__ import annotations

@@ -150,7 +150,7 @@ def _arrival_ms(event: _Event, request: _Request) -> float | None:
 def _check_blocks(
     replay: _Replay, block_tokens: int, lines: reading.JsonLines[_Line], number: int
 ) -> None:
-    """Refuse a prompt whose blocks differ in size from the others', or do not fit its length."""
+    """Refuse a prompt with blocks of another size, or with blocks that do not fit its length."""
     if replay.trace_block_size != block_tokens:
         raise lines.fault(
             f"{replay.trace_block_size}, but blocks are of {block_tokens} tokens",

@@ -233,9 +233,9 @@ class Sessions:
 
     @property
     def is_delta(self) -> bool:
-        """Whether later turns hold added tokens only.
+        """Tell whether later turns contain added tokens only.
 
-        It holds if most of them do not begin with the first block of their session.
+        That is so if most of them do not begin with the first block of their session.
         """
         return 2 * self._continued < self.later
 

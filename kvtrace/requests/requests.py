@@ -64,7 +64,7 @@ class CopiedColumns(TypedDict, total=False):
 
 
 class SessionColumns(TypedDict, total=False):
-    """What a source with sessions adds to `Requests`."""
+    """The columns of `Requests` that only a source with sessions has."""
 
     session_id: Ints | None
     turn: Ints | None
@@ -83,7 +83,7 @@ class Requests:
     `block_tokens` tokens each. The last block may be partial, or the source may give ids to whole
     blocks only: then the last `input_tokens` modulo `block_tokens` tokens of a prompt have no id,
     and nothing can reuse them. A source without ids has `block_tokens` 0 and no blocks; its
-    requests share a prefix only within a session, whose prompts carry their history.
+    requests share a prefix only within a session, in which each prompt carries the history.
 
     Two prompts of 20 and 40 tokens in blocks of 16, which share their first block::
 
@@ -1182,8 +1182,8 @@ def waits_of(requests: Requests) -> Waits:
     if requests.waits is not None:
         return requests.waits
     arrivals, (row, before) = requests.arrival_ns, successive(requests.session_id)
-    ended = arrivals if requests.answered_ns is None else requests.answered_ns
-    delay = np.maximum(0, arrivals[row] - ended[before])
+    answered_ns = arrivals if requests.answered_ns is None else requests.answered_ns
+    delay = np.maximum(0, arrivals[row] - answered_ns[before])
     return Waits(
         row, before, delay, np.zeros(len(row), dtype=bool), np.zeros(len(requests), dtype=np.int64)
     )
@@ -1213,7 +1213,7 @@ def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, pa
     """Check the columns of a requests table; `offsets` are those of its block ids.
 
     Raises:
-        TraceError: at the first row whose value is not allowed.
+        TraceError: at the first row with an invalid value.
     """
 
     def refuse_where(is_wrong: NDArray[np.bool_], name: str, reason: str) -> None:
@@ -1258,9 +1258,9 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
     count = table.num_rows
     offsets, ids = np.zeros(count + 1, np.int64), np.zeros(0, np.int64)
     if has_ids:
-        lengths, named = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
+        lengths, source_ids = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        ids, _renamed = prefix_chains(named.astype(np.int64), offsets)
+        ids, _renamed = prefix_chains(source_ids.astype(np.int64), offsets)
     checked = columns | {
         "request_id": np.arange(count),
         "session_id": np.full(count, NONE) if sessions is None else sessions,

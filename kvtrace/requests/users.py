@@ -326,7 +326,7 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def shares(self) -> bool:
-        """Whether the additions need synthetic users in a closed loop."""
+        """Tell whether the workload needs synthetic users in a closed loop."""
         return bool(self.prompt_share or self.rag_share or self.mode is ServingMode.DECODE_ONLY)
 
 

@@ -1,8 +1,8 @@
 """The options of `gen` as typed groups, and the scenario that they describe together.
 
-A group is a dataclass whose fields are options; a command takes it as one argument. A study writes
-its configurations in these options, so they are part of the library. `prepare` turns them into a
-`Scenario`.
+A group is a dataclass with a field for each option; a command takes it as one argument. A study
+writes its configurations in these options, so they are part of the library. `prepare` turns them
+into a `Scenario`.
 """
 
 from __future__ import annotations
@@ -61,32 +61,29 @@ E = TypeVar("E", bound=StrEnum)
 
 
 def member(kind: type[E], text: str, parameter: str) -> E:
-    """Return the member of `kind` called `text`; ConfigError, naming `parameter`, if none is."""
+    """Return the member of `kind` called `text`; ConfigError, naming `parameter`, if there is none."""
     if text not in tuple(kind):
         raise ConfigError(f"{named(parameter, text)}: use {' or '.join(kind)}")
     return kind(text)
 
 
 class OptionGroup(Protocol):
-    """A group of options: a dataclass, one field an option."""
+    """A group of options: a dataclass with a field for each option."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
-def given(group: OptionGroup, *but: str) -> JsonObject:
-    """Return those options of `group` that were given, by name, but for some.
-
-    What is not at its default.
-    """
+def given(group: OptionGroup, *excluded: str) -> JsonObject:
+    """Return the options of `group` that are not at their defaults, by name, without `excluded`."""
     values = (
-        (field, getattr(group, field.name)) for field in fields(group) if field.name not in but
+        (field, getattr(group, field.name)) for field in fields(group) if field.name not in excluded
     )
     return {field.name: value for field, value in values if value != field.default}
 
 
 @dataclass(frozen=True, slots=True)
 class SourceArguments:
-    """What FILE is, and how to transform its requests; None for an option that was not given."""
+    """The format of FILE and the changes to its requests; None for an option not given."""
 
     source: str | None = option(
         f"Format of FILE: {', '.join(SOURCES)}; without it, it is detected."
@@ -136,17 +133,14 @@ class SourceArguments:
     over_limit: str = option("Drop prompts over the limit, or clip them.", "drop")
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
-        """Return the requests of `path`, at most `max_requests`.
-
-        All that is drawn comes from `seed`.
-        """
+        """Return the requests of `path`, at most `max_requests`; `seed` seeds all random draws."""
         from kvtrace.requests.requests import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
         if kind is None:
             kind = detect(path)
             log(f"note: {path} is read as --source {kind}")
-        wanted = Reshaping(
+        reshaping = Reshaping(
             max_input_tokens=self.max_input_tokens,
             over_limit=member(OverLimit, self.over_limit, "over_limit"),
             jitter_ns=parse_duration_ns(self.jitter),
@@ -167,9 +161,9 @@ class SourceArguments:
         }
         options["idle_cap_ns"] = None if self.idle_cap is None else parse_duration_ns(self.idle_cap)
         if self.start_ratio is not None:
-            least, _, most = self.start_ratio.partition("-")
+            low, _, high = self.start_ratio.partition("-")
             options["start_ratio"] = tuple(
-                parse_share(part, "start_ratio") for part in (least, most or least)
+                parse_share(share, "start_ratio") for share in (low, high or low)
             )
         if self.time_window is not None:
             start, _, length = self.time_window.rpartition("+")
@@ -178,20 +172,26 @@ class SourceArguments:
                 raise ConfigError(
                     f"{named('time_window', self.time_window)}: write for example 20h+10min"
                 )
-        same = ("time_unit", "block_tokens", "live_conversations", "max_conversations", "tokenizer")
-        options |= {name: getattr(self, name) for name in same}
-        return read(kind, path, options, wanted, seed)
+        unchanged_options = (
+            "time_unit",
+            "block_tokens",
+            "live_conversations",
+            "max_conversations",
+            "tokenizer",
+        )
+        options |= {name: getattr(self, name) for name in unchanged_options}
+        return read(kind, path, options, reshaping, seed)
 
 
 _OPEN_LOOP = ("request_rate", "live_conversations")
-"""Of the options of a FILE, those that an open loop without one takes, too."""
+"""The options of a FILE that an open loop of synthetic users takes, too."""
 
 
 @dataclass(frozen=True, slots=True)
 class UserArguments:
-    """The number of synthetic users, or with --request-rate their arrivals.
+    """The number of synthetic users, or with --request-rate the arrivals of their requests.
 
-    None for an option that was not given.
+    None for an option not given.
     """
 
     users: int | None = option(
@@ -209,10 +209,7 @@ class UserArguments:
     )
 
     def check(self, source: SourceArguments, file: Path | None) -> None:
-        """Raise ConfigError for options that exclude each other.
-
-        Of users, of an open loop, and of `file`.
-        """
+        """Raise ConfigError if options of users, of an open loop and `file` exclude each other."""
         if file is not None and self.users is not None:
             raise ConfigError(
                 f"{named('users', self.users)}: requests come from {file}; leave one of the two out"
@@ -221,24 +218,21 @@ class UserArguments:
             raise ConfigError(
                 f"{named(name, value)} needs a FILE to read; without one, users are synthetic"
             )
-        if self.users is not None and (said := self.open_loop(source)):
+        if self.users is not None and (open_loop_option := self.open_loop(source)):
             raise ConfigError(
-                f"{named('users', self.users)} is a closed loop, {said} an open one; leave one of"
+                f"{named('users', self.users)} is a closed loop, {open_loop_option} an open one; leave one of"
                 " them out"
             )
         for name, value in given(self, "users").items() if file is not None else ():
-            why = f"only for synthetic users in an open loop, not {file}; leave one of them out"
-            raise ConfigError(f"{named(name, value)}: {why}")
+            reason = f"only for synthetic users in an open loop, not {file}; leave one of them out"
+            raise ConfigError(f"{named(name, value)}: {reason}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
-        """Return the first option of an open loop that was given, as the user writes it.
-
-        None if none was.
-        """
-        said = {name: value for name, value in given(source).items() if name in _OPEN_LOOP} | given(
-            self, "users"
-        )
-        return next((f"{named(name, value)}" for name, value in said.items()), None)
+        """Return the first given option of an open loop, as the user writes it; None without one."""
+        options = {
+            name: value for name, value in given(source).items() if name in _OPEN_LOOP
+        } | given(self, "users")
+        return next((f"{named(name, value)}" for name, value in options.items()), None)
 
     def parse_open_loop(self, source: SourceArguments) -> OpenLoop:
         """Return the open loop that the options describe.
@@ -271,7 +265,7 @@ class UserArguments:
 
 
 USED_BY_ALL = {"model", "preset", "settings", "duration", "seed"}
-"""Options of the groups below that a preset without a KV cache has a use for, too."""
+"""Options of the groups below that a preset without a KV cache uses, too."""
 
 TurnsOption = Annotated[
     str | None,
@@ -306,14 +300,14 @@ class StackArguments:
 
 @dataclass(frozen=True, slots=True)
 class StoringArguments(StackArguments):
-    """The same where the stack must store something below memory."""
+    """As StackArguments, with a default preset that stores below memory."""
 
     preset: str = option("The caching stack to imitate: a name, or a .toml file.", "lmcache-disk")
 
 
 @dataclass(frozen=True, slots=True)
 class RunArguments:
-    """Where the simulation ends, its seed, and its ranks."""
+    """The end of the simulation, its seed, and its ranks."""
 
     duration: str | None = option(
         "Virtual time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]"
@@ -325,7 +319,7 @@ class RunArguments:
 
 @dataclass(frozen=True, slots=True)
 class FleetArguments:
-    """Nodes that serve side by side; None for what was not given."""
+    """The serving nodes of a fleet; None for an option not given."""
 
     nodes: int | None = option(
         "Serving nodes, each with tiers of its own.  [default: the preset's, or 1]", min=1
@@ -345,9 +339,7 @@ class FleetArguments:
     )
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if anything was said of several nodes, and `preset` has one that nobody
-        asked for.
-        """
+        """Raise ConfigError if an option needs several nodes, but `preset` has one by default."""
         for name, value in (
             given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ()
         ):
@@ -357,7 +349,7 @@ class FleetArguments:
             )
 
     def over(self, stack: StackArguments) -> StackArguments:
-        """Return `stack` with what was given as settings before its own."""
+        """Return `stack` with these options as settings, before its own settings."""
         if self.router is not None:
             member(Router, self.router, "router")
         settings = [f"fleet.{name}={value}" for name, value in given(self).items()]
@@ -380,7 +372,7 @@ EventOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class DriveArguments:
-    """The drive that is worn: None for what was not given."""
+    """The size and endurance of the drive; None for an option not given."""
 
     drive_size: int | None = option(
         "Also print drive writes per day for a drive of this size, such as 3.84TB.",
@@ -393,7 +385,7 @@ class DriveArguments:
     )
 
     def check(self, preset: Preset) -> None:
-        """Raise ConfigError if anything was said of the drive, and `preset` has none."""
+        """Raise ConfigError if options of a drive are given, but `preset` has no drive."""
         from kvtrace.curves.points import drive_of
 
         for name in given(self) if drive_of(preset) is None else ():
@@ -404,37 +396,37 @@ class DriveArguments:
             )
 
     def wear(self, preset: Preset, tiers: Sequence[TierStats], span_ns: int) -> list[JsonObject]:
-        """Return what each tier below memory is written a day, and how that wears the slowest drive
-        of them.
+        """Return the bytes written a day to each tier below memory, and the wear of the drive.
 
-        Of a tier that each node of a fleet, or each rack, has its own of, it is the mean of these.
-        What was written before the start is not of that rate. A drive that is rated, and whose size
-        was not said, is as large as the tier. Nothing of a trace without a span.
+        The drive is the slowest of these tiers. Of a tier with several instances, such as one for
+        each node, the figures are means. Bytes written before the start do not count. A drive with
+        a rated endurance but no given size is as large as the tier. The list is empty for a trace
+        without a span.
         """
         from kvtrace.curves.points import drive_of
 
-        found, drive, rated = [], drive_of(preset), self.endurance
-        for t, (tier, of) in enumerate(zip(preset.tiers, tiers, strict=True)):
+        wear_by_tier, drive, rated = [], drive_of(preset), self.endurance
+        for t, (tier, stats) in enumerate(zip(preset.tiers, tiers, strict=True)):
             if not span_ns or is_memory(tier.name) or tier.capacity_bytes == 0:
                 continue
-            instances = 1 if of.instances is UNSET else of.instances
-            written = of.written_bytes - of.populated_bytes
+            instances = 1 if stats.instances is UNSET else stats.instances
+            written = stats.written_bytes - stats.populated_bytes
             per_day = written * SECONDS_PER_DAY * NS_PER_S // span_ns // instances
             size_bytes = (
                 (self.drive_size or (tier.capacity_bytes if rated else None))
                 if t == drive
                 else None
             )
-            worn = {"name": tier.name, "written_bytes_per_day": per_day}
-            worn["drive_writes_per_day"] = per_day / size_bytes if size_bytes else None
-            worn |= {"instances": instances} if instances > 1 else {}
-            worn |= (
+            wear = {"name": tier.name, "written_bytes_per_day": per_day}
+            wear["drive_writes_per_day"] = per_day / size_bytes if size_bytes else None
+            wear |= {"instances": instances} if instances > 1 else {}
+            wear |= (
                 {"years_of_life": rated.life_years(size_bytes, per_day)}
                 if rated and t == drive
                 else {}
             )
-            found.append(worn)
-        return found
+            wear_by_tier.append(wear)
+        return wear_by_tier
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -459,14 +451,14 @@ def _gen_command() -> Command:
 
 
 def parse_gen(argv: Sequence[str]) -> GenArguments:
-    """Return the arguments of the `gen` with the command line `argv`.
+    """Return the arguments of a `gen` with the command line `argv`.
 
     Raises:
         ConfigError: if `gen` would refuse it.
 
     """
     try:
-        # Not by calling the command, which would turn Ctrl-C into an exit code.
+        # Calling the command would turn Ctrl-C into an exit code, so it is invoked by its context.
         with _gen_command().make_context("gen", list(argv)) as context:
             arguments: GenArguments = _gen_command().invoke(context)
     except UsageError as error:
@@ -486,7 +478,7 @@ def gen_option_names() -> tuple[str, ...]:
     )
 
 
-# Long: each group of options is turned into the library's arguments.
+# It is long because each group of options becomes arguments of the library.
 def prepare(
     file: Path | None,
     stack: StackArguments,
@@ -513,7 +505,7 @@ def prepare(
             f"{named('turns', turns)} is for the sessions of a FILE to read; without one, users are"
             " synthetic"
         )
-    load_preset(stack.preset, stack.settings or ())  # its errors come before those of the file
+    load_preset(stack.preset, stack.settings or ())  # Its errors come before those of the file.
     requests = None if file is None else read(source, file, run.seed, run.max_requests)
     has_open_loop = file is None and users.open_loop(source) is not None
     return build_scenario(

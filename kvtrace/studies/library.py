@@ -225,14 +225,14 @@ def study(
     tell: Tell | None = None,
     progress: Progress | None = None,
 ) -> StudyAnswer:
-    """Simulate many configurations, each once, and say which is best and which is cheap enough.
+    """Simulate many configurations, and return the best and the cheapest that reaches a target.
 
     Results are stored: the same study in the same folder resumes where it stopped, and a larger one
-    simulates only what is new.
+    simulates only new configurations.
 
     Args:
-        study: The path of a TOML file, or a mapping with the same tables: `base` has what all
-            configurations share, `grid` lists of values of which every combination is simulated,
+        study: The path of a TOML file, or a mapping with the same tables: `base` has the
+            settings of all configurations, `grid` lists of values of which every combination is simulated,
             `configuration` a list of further settings, `price` prices by tier such as
             `{"nvme": "0.1/GiB"}`. A key is an option of `kvtrace gen` without its dashes, `file`,
             or a knob of the preset.
@@ -388,8 +388,8 @@ def _plan(
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
     routers = [str(router)] if router else list(ROUTERS) if nodes > 1 else ["-"]
-    wanted = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices)
-    offers = wanted.offers()
+    request_plan = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices)
+    offers = request_plan.offers()
     if all(offer.store is Below.NOTHING for offer in offers):
         raise ConfigError(
             f"{list_name}: no medium that {preset} can use; list nvme or file, or object for {SOME}"
@@ -405,29 +405,29 @@ def _plan(
             tell=tell,
             progress=lambda: (progress or _ignore)(min(1.0, len(results) / len(offers))),
         )
-        findings = _search_cheapest(wanted, offers, target, simulate, results)
+        findings = _search_cheapest(request_plan, offers, target, simulate, results)
         incidents: dict[str, tuple[Configuration, Simulated]] = {}
         cheapest = findings.cheapest
-        for event, configuration in (wanted.losses(cheapest) if cheapest else {}).items():
+        for event, configuration in (request_plan.losses(cheapest) if cheapest else {}).items():
             simulate([configuration])
             if isinstance(result := results[configuration.number], Failed):
                 tell(f"note: {event}: not simulated: {result.error}")
             else:
                 incidents[event] = configuration, result
-    write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *wanted.argv])
+    write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
-    return PlanAnswer(findings, incidents, notes, path, wanted, folder)
+    return PlanAnswer(findings, incidents, notes, path, request_plan, folder)
 
 
 def _search_cheapest(
-    wanted: Plan,
+    plan: Plan,
     offers: Sequence[Offer],
     target: Target,
     simulate: Callable[[Sequence[Configuration]], None],
     results: Mapping[int, Result],
 ) -> Findings:
     """Simulate the offers that may be the cheapest of their kind, WAVE at a time."""
-    findings = collect_findings(wanted.study(offers), [], target)
+    findings = collect_findings(plan.study(offers), [], target)
     for start in range(0, len(offers), WAVE):
         lowest_costs = {
             kind: math.inf if rival.cost is None else rival.cost
@@ -439,7 +439,7 @@ def _search_cheapest(
             if offer.ownership_cost < lowest_costs.get(kind_of(offer.configuration.knobs), math.inf)
         ]
         simulate([offer.configuration for offer in promising])
-        rows = [wanted.row(offer, results[offer.configuration.number]) for offer in promising]
+        rows = [plan.row(offer, results[offer.configuration.number]) for offer in promising]
         findings = collect_findings(findings.study, findings.rows + rows, target)
     if not findings.candidates:
         raise ConfigError("no request looks up anything: no prompt repeats what another has stored")

@@ -80,8 +80,8 @@ class Configuration:
 
     def named(self, keys: Collection[str]) -> str:
         """Return the values of `keys` as text."""
-        named = ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs)
-        return named or "the only configuration"
+        values = ", ".join(f"{key}={as_text(self.knobs[key])}" for key in keys if key in self.knobs)
+        return values or "the only configuration"
 
 
 @dataclass(frozen=True, slots=True)

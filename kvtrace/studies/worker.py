@@ -1,4 +1,4 @@
-"""Simulate the configurations of a study: what is stored is loaded, the others are simulated now."""
+"""Simulate the configurations of a study, or load their results if they are stored."""
 
 from __future__ import annotations
 

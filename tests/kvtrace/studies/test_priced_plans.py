@@ -75,10 +75,11 @@ def requests(tmp_path_factory):
     return path
 
 
-def plan(requests, out, *options, **kwargs):
+def plan(requests, out, *options, prices=None, **kwargs):
+    prices = prices or requests.parent / "prices.toml"
     return run_cli(
         *("kvtrace", "plan", requests, "--source", "mooncake", "--model", "tiny-1b", "--set", "tiers.gpu.capacity=0"),
-        *("--nodes", "2", "--prices", requests.parent / "prices.toml", "-o", out, *options), **kwargs,
+        *("--nodes", "2", "--prices", prices, "-o", out, *options), **kwargs,
     )  # fmt: skip
 
 
@@ -424,7 +425,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
 def test_what_is_refused(requests, tmp_path, prices, options, message):
     path = tmp_path / "prices.toml"
     path.write_text(prices)
-    done = plan(requests, tmp_path / "out", "--prices", path, *options, check=False)
+    done = plan(requests, tmp_path / "out", *options, prices=path, check=False)
     assert (done.returncode, shows(done.stderr, message)) == (2, True), done.stderr
     assert not (tmp_path / "out" / "results.parquet").exists()
 
