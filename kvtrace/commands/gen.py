@@ -56,7 +56,7 @@ def gen_checkpoints(
     """
     groups: tuple[gen_options.OptionGroup, ...] = (stack, run, *unused_groups)
     for name, value in chain.from_iterable(
-        gen_options.given(group, *gen_options.USED_BY_ALL).items() for group in groups
+        gen_options.given_options(group, *gen_options.USED_BY_ALL).items() for group in groups
     ):
         raise ConfigError(f"{named(name, value)} needs a KV cache; --preset {TRAINING} has none")
     with progress("writing", parse_duration_ns(run.duration or "1h")) as tick:
@@ -126,12 +126,12 @@ def gen(
             output, stack, run, training, (users, source, drive, fleet), as_json=as_json
         )
         return
-    for name, value in gen_options.given(training).items():
+    for name, value in gen_options.given_options(training).items():
         raise ConfigError(
             f"{named(name, value)} needs --preset {TRAINING}; {stack.preset} has no training"
         )
     scenario = gen_options.prepare(
-        file, fleet.over(stack), users, run, source, turns, events=event or ()
+        file, fleet.apply_to(stack), users, run, source, turns, events=event or ()
     )
     fleet.check(scenario.preset)
     with progress("simulating", scenario.planned_span_ns()) as tick:

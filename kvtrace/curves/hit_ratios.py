@@ -60,7 +60,7 @@ def hit_ratio_curve(
         capacities: Sizes such as "64GiB", or numbers of bytes; rounded down to whole objects.
             Default: `points` capacities from one object to all of them, log-spaced.
         points: How many capacities if none are given.
-        model: The model whose KV cache is stored: it gives the bytes of an object.
+        model: The model that is served: its KV cache gives the bytes of an object.
         kv_dtype: Element type of the cache. Default: the model's.
         chunk_tokens: Tokens of an object. Default: those of the requests' blocks.
         sample: Share of the objects to simulate for policies other than LRU; 1 is exact. Default:

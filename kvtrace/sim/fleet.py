@@ -204,7 +204,7 @@ def steps_of(
     return [step for step, _ in planned]
 
 
-def absent(steps: Sequence[Move]) -> list[int]:
+def initially_absent(steps: Sequence[Move]) -> list[int]:
     """Return the nodes that are absent at the start: those that join before they are lost."""
     first: dict[int, int] = {}
     for step in steps:
@@ -273,7 +273,7 @@ def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
 
 def _check_order(planned: Sequence[tuple[Move, Incident]], fleet: FleetSetting) -> None:
     """Refuse steps that do not fit the state of the fleet, and a fleet without a serving node."""
-    absent_nodes = set(absent([step for step, _ in planned]))
+    absent_nodes = set(initially_absent([step for step, _ in planned]))
     is_unreachable = False
     if planned:
         _check_served(planned[0][1], absent_nodes, fleet, is_last=False)
@@ -368,7 +368,7 @@ class IncidentCounters:
         self._again = np.zeros(len(RestartCounts.__struct_fields__), np.int64)
         self._end_ns = 0
 
-    def see(self, rows: Columns, outcomes: Array) -> None:
+    def count_flush(self, rows: Columns, outcomes: Array) -> None:
         """Count rows of the trace, and the lookup outcomes of requests, records.LOOKUP_OUTCOME."""
         outcome_stretches = self._stretch(outcomes["ts_ns"])
         row_stretches = self._stretch(rows["ts_ns"])
@@ -571,7 +571,7 @@ def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -
     )
     world.lookup_outcomes = np.empty(rows, records.LOOKUP_OUTCOME)
     control.next_event_ns = steps[0].at_ns
-    fleet.nodes["is_up"][absent(steps)] = 0
+    fleet.nodes["is_up"][initially_absent(steps)] = 0
     control.open_nodes = fleet.nodes["is_up"][: fleet.entry_nodes].sum()
     control.populating_node = np.argmax(fleet.nodes["is_up"])
     if not fleet.nodes["is_up"].any():

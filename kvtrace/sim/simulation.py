@@ -639,7 +639,7 @@ class Simulation:
                 "partial_chunks needs a file whose requests name the blocks of their prompts"
             )
         self.world = make_world(preset, model, load, self.library, self.sizes, rows)
-        self._incidents_seen = IncidentCounters(
+        self._incident_counters = IncidentCounters(
             load.incidents, preset.fleet, [tier.name for tier in preset.tiers]
         )
 
@@ -768,7 +768,7 @@ class Simulation:
         if has_times(self.preset):
             self._first_tokens.append(world.first_token[: control.answered].copy())
         if len(world.lookup_outcomes):
-            self._incidents_seen.see(columns, world.lookup_outcomes[: control.lookups])
+            self._incident_counters.count_flush(columns, world.lookup_outcomes[: control.lookups])
         control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))
         return flush
 
@@ -878,7 +878,9 @@ class Simulation:
             first_token=self._time_to_first_token() if has_times(preset) else None,
             tiers=tiers,
             fleet=self._fleet_stats,
-            incidents=self._incidents_seen.stats(self.now_ns if is_endless else self.load.until_ns),
+            incidents=self._incident_counters.stats(
+                self.now_ns if is_endless else self.load.until_ns
+            ),
         )
 
     def _time_to_first_token(self) -> TimeToFirstToken:

@@ -73,7 +73,7 @@ class OptionGroup(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Field[object]]]
 
 
-def given(group: OptionGroup, *excluded: str) -> JsonObject:
+def given_options(group: OptionGroup, *excluded: str) -> JsonObject:
     """Return the options of `group` that are not at their defaults, by name, without `excluded`."""
     values = (
         (field, getattr(group, field.name)) for field in fields(group) if field.name not in excluded
@@ -214,7 +214,7 @@ class UserArguments:
             raise ConfigError(
                 f"{named('users', self.users)}: requests come from {file}; leave one of the two out"
             )
-        for name, value in given(source, *_OPEN_LOOP).items() if file is None else ():
+        for name, value in given_options(source, *_OPEN_LOOP).items() if file is None else ():
             raise ConfigError(
                 f"{named(name, value)} needs a FILE to read; without one, users are synthetic"
             )
@@ -223,15 +223,15 @@ class UserArguments:
                 f"{named('users', self.users)} is a closed loop, {open_loop_option} an open one; leave one of"
                 " them out"
             )
-        for name, value in given(self, "users").items() if file is not None else ():
+        for name, value in given_options(self, "users").items() if file is not None else ():
             reason = f"only for synthetic users in an open loop, not {file}; leave one of them out"
             raise ConfigError(f"{named(name, value)}: {reason}")
 
     def open_loop(self, source: SourceArguments) -> str | None:
         """Return the first given option of an open loop, as the user writes it; None without one."""
         options = {
-            name: value for name, value in given(source).items() if name in _OPEN_LOOP
-        } | given(self, "users")
+            name: value for name, value in given_options(source).items() if name in _OPEN_LOOP
+        } | given_options(self, "users")
         return next((f"{named(name, value)}" for name, value in options.items()), None)
 
     def parse_open_loop(self, source: SourceArguments) -> OpenLoop:
@@ -251,7 +251,7 @@ class UserArguments:
                 " 20/s"
             )
         process = member(Process, self.arrivals or Process.POISSON, "arrivals")
-        curve = given(self, "users", "arrivals")
+        curve = given_options(self, "users", "arrivals")
         for name, value in curve.items():
             if process is not Process.DIURNAL and name != "burstiness":
                 raise ConfigError(
@@ -300,7 +300,7 @@ class StackArguments:
 
 @dataclass(frozen=True, slots=True)
 class StoringArguments(StackArguments):
-    """As StackArguments, with a default preset that stores below memory."""
+    """The caching stack and the model, with a default preset that stores below memory."""
 
     preset: str = option("The caching stack to imitate: a name, or a .toml file.", "lmcache-disk")
 
@@ -341,18 +341,18 @@ class FleetArguments:
     def check(self, preset: Preset) -> None:
         """Raise ConfigError if an option needs several nodes, but `preset` has one by default."""
         for name, value in (
-            given(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ()
+            given_options(self, "nodes").items() if preset.fleet.nodes == 1 != self.nodes else ()
         ):
             raise ConfigError(
                 f"{named(name, value)} needs several nodes: add {named('nodes')}, such as"
                 f" {named('nodes', '8')}"
             )
 
-    def over(self, stack: StackArguments) -> StackArguments:
+    def apply_to(self, stack: StackArguments) -> StackArguments:
         """Return `stack` with these options as settings, before its own settings."""
         if self.router is not None:
             member(Router, self.router, "router")
-        settings = [f"fleet.{name}={value}" for name, value in given(self).items()]
+        settings = [f"fleet.{name}={value}" for name, value in given_options(self).items()]
         return replace(stack, settings=[*settings, *(stack.settings or ())])
 
 
@@ -388,7 +388,7 @@ class DriveArguments:
         """Raise ConfigError if options of a drive are given, but `preset` has no drive."""
         from kvtrace.curves.points import drive_of
 
-        for name in given(self) if drive_of(preset) is None else ():
+        for name in given_options(self) if drive_of(preset) is None else ():
             tiers = ", ".join(tier.name for tier in preset.tiers)
             raise ConfigError(
                 f"{named(name)}: none of the tiers {tiers} is a drive: memory and buckets do not"

@@ -377,7 +377,7 @@ def _plan(
     request = parse_gen((*argv, *own_argv))
     scenario = prepare(
         request.file,
-        request.fleet.over(request.stack),
+        request.fleet.apply_to(request.stack),
         request.users,
         request.run,
         request.source,

@@ -32,7 +32,7 @@ def simulate(task: Task) -> Simulated:
             request = parse_gen(task.argv)
             scenario = prepare(
                 request.file,
-                request.fleet.over(request.stack),
+                request.fleet.apply_to(request.stack),
                 request.users,
                 request.run,
                 request.source,

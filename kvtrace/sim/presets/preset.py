@@ -37,7 +37,21 @@ from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
 from kvtrace.llm.shape import ModelShape, stored_ranks
 from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets import tier as of_tier
+from kvtrace.sim.presets.tier import (
+    LINK,
+    MAX_TOKENS,
+    SWITCHED,
+    Admission,
+    Bandwidth,
+    FleetSetting,
+    Recency,
+    Scope,
+    TierSetting,
+    Tokens,
+    bytes_of,
+    complaints_of_fleet,
+    complaints_of_tier,
+)
 
 MAX_TIERS = 8
 PRESETS, GPU = Path(__file__).parent, "h100"
@@ -97,10 +111,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
     description: str
-    tiers: tuple[of_tier.TierSetting, ...]
+    tiers: tuple[TierSetting, ...]
     entry: Entry
     """What one cached object holds."""
-    chunk_tokens: Annotated[int, Bounds(1, of_tier.MAX_TOKENS)] = 256
+    chunk_tokens: Annotated[int, Bounds(1, MAX_TOKENS)] = 256
     """Tokens of a chunk; with entry=turn it has no meaning."""
     match: Match
     """Which cached objects of its context a request may use."""
@@ -108,7 +122,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Where new objects go, and so what happens to those that make room."""
     promotion: Promotion
     """Whether a load copies an object to faster tiers."""
-    recency: of_tier.Recency = of_tier.Recency.HEAD_FIRST
+    recency: Recency = Recency.HEAD_FIRST
     """In which order the objects of a request count as used, which is the order in which they are
     evicted.
     """
@@ -126,7 +140,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """All tensor-parallel ranks share one object, instead of one each."""
     each_rank_stores: bool = False
     """A latent (MLA), the same on all ranks, is stored by each, in place of by one for all."""
-    layers_per_object: of_tier.Tokens = 0
+    layers_per_object: Tokens = 0
     """Layers in one object; 0 is all of them."""
     partial_chunks: bool = False
     """The chunk that a prompt's end does not fill is stored, too, an object of its tokens.
@@ -136,13 +150,13 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
     pad_bytes: Annotated[int, Bounds(1, 2**30)] = 1
     """Objects are rounded up to a multiple of this."""
-    min_load_tokens: of_tier.Tokens = 0
+    min_load_tokens: Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
     recompute_last: bool = False
     """The object with the last token of a prompt is computed even if it is cached, since that token
     gives the first one of the answer: at most all tokens but one are hits.
     """
-    offer_tokens: of_tier.Tokens = 0
+    offer_tokens: Tokens = 0
     """Prompt tokens that one step of the engine computes.
 
     Their objects are stored as that is done, before the next step, in stages of their own; 0 is all
@@ -162,7 +176,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     This applies to synthetic users only: files do not name the blocks of generated tokens.
     """
-    decode_read_tokens: of_tier.Tokens = 0
+    decode_read_tokens: Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens.
 
     0 is never.
@@ -172,7 +186,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     Not one as its tokens come.
     """
-    prefill_only_from_tokens: of_tier.Tokens = 0
+    prefill_only_from_tokens: Tokens = 0
     """Prompts with at least so many new tokens do not decode here; 0 is none."""
     gpu: str = GPU
     """What computes, by its name in `model/serving.py`; `instant` takes no time."""
@@ -209,26 +223,26 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     A large batch takes this, if it is longer than reading.
     """
-    decode_bandwidth: of_tier.Bandwidth | None = None
+    decode_bandwidth: Bandwidth | None = None
     """Bytes a second at which a rank reads the batch's KV cache in each step, such as `2.3TB`.
 
     Without it no time.
     """
-    step_tokens: of_tier.Tokens = 0
+    step_tokens: Tokens = 0
     """Tokens of a step that computes a prompt, one for each request that decodes included
     (max_num_batched_tokens; by default vLLM's for the GPU): answers wait for the step, which reads
     their caches. In a first tier `gpu` a request begins once it fits beside those that run, whose
     blocks stay. 0: prompts and answers do not slow each other down.
     """
     load: LoadDefaults = LoadDefaults()
-    fleet: of_tier.FleetSetting = of_tier.FleetSetting()
+    fleet: FleetSetting = FleetSetting()
     workload: Workload = Workload()
     """What synthetic users share, and whether only prefill or only decode is here."""
 
     @property
     def decode_bytes_per_s(self) -> int:
         """`decode_bandwidth` in bytes a second; 0 without."""
-        return of_tier.bytes_of(self.decode_bandwidth) or 0
+        return bytes_of(self.decode_bandwidth) or 0
 
     @property
     def has_prefill(self) -> bool:
@@ -259,7 +273,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         None if it is not GPU memory or has no bound.
         """
         top = self.tiers[0]
-        is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is of_tier.Scope.NODE
+        is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE
         return top.capacity_bytes if is_gpu and not top.takes_whole else None
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
@@ -301,7 +315,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope))
             for t in self.tiers
         ]
-        return [*tiers, TierFacts(of_tier.LINK)] if self.fleet.is_disaggregated else tiers
+        return [*tiers, TierFacts(LINK)] if self.fleet.is_disaggregated else tiers
 
 
 def preset_names() -> list[str]:
@@ -396,7 +410,7 @@ def _complaints(preset: Preset) -> Iterator[str]:
     if len(set(names)) < len(names):
         yield f"tier names must differ: {', '.join(names)}"
     for tier in preset.tiers:
-        yield from of_tier.complaints_of_tier(tier)
+        yield from complaints_of_tier(tier)
     if preset.entry is Entry.TURN and (
         preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks
     ):
@@ -410,23 +424,23 @@ def _complaints(preset: Preset) -> Iterator[str]:
             "write-through puts an object into every tier, which is not exclusive: set"
             " placement=write-back"
         )
-    yield from _of_offers(preset)
-    yield from _of_queue(preset)
-    yield from _of_staging(preset)
-    yield from of_tier.complaints_of_fleet(preset.fleet, preset.tiers)
+    yield from _complaints_of_offers(preset)
+    yield from _complaints_of_queue(preset)
+    yield from _complaints_of_staging(preset)
+    yield from complaints_of_fleet(preset.fleet, preset.tiers)
     chunk_tokens = preset.chunk_tokens if preset.entry is Entry.CHUNK else 0
     yield from complaints_of_workload(
         preset.workload, chunk_tokens, stores_generated=preset.store_generated
     )
 
 
-def _of_queue(preset: Preset) -> Iterator[str]:
+def _complaints_of_queue(preset: Preset) -> Iterator[str]:
     last, is_queued = preset.tiers[-1], any(tier.store_queue for tier in preset.tiers)
     if is_queued and (preset.placement is Placement.WRITE_BACK or len(preset.tiers) == 1):
         yield "store_queue needs placement=write-through and a tier above, from which it is stored"
     if any(tier.store_queue for tier in preset.tiers[:-1]):
         yield f"store_queue is only for the slowest tier, here {last.name}"
-    if last.bucket_objects and (last.recency or preset.recency) is not of_tier.Recency.HEAD_FIRST:
+    if last.bucket_objects and (last.recency or preset.recency) is not Recency.HEAD_FIRST:
         yield "bucket_objects needs recency=head-first: a bucket has no head"
     if is_queued and any(tier.whole_offers for tier in preset.tiers):
         yield "whole_offers and store_queue exclude each other: leave one of them out"
@@ -438,7 +452,7 @@ def _of_queue(preset: Preset) -> Iterator[str]:
         yield f"tiers.{last.name}: {reason}; leave one of the two out"
 
 
-def _of_staging(preset: Preset) -> Iterator[str]:
+def _complaints_of_staging(preset: Preset) -> Iterator[str]:
     staging = [t for t in preset.tiers if t.staging]
     if len(staging) > 1:
         yield f"one tier can stage, not {len(staging)}"
@@ -447,8 +461,8 @@ def _of_staging(preset: Preset) -> Iterator[str]:
     for tier in preset.tiers:
         name = f"tiers.{tier.name}"
         is_as_used = (tier.recency or preset.recency) in (
-            of_tier.Recency.HEAD_FIRST,
-            of_tier.Recency.TAIL_FIRST_AT_END,
+            Recency.HEAD_FIRST,
+            Recency.TAIL_FIRST_AT_END,
         )
         for needed, is_so, fields in (
             (
@@ -466,13 +480,13 @@ def _of_staging(preset: Preset) -> Iterator[str]:
             yield from (
                 f"{name}.{f} needs {needed}" for f in fields if getattr(tier, f) and not is_so
             )
-        if tier.staging and (tier.admission is not of_tier.Admission.ALWAYS or tier.store_queue):
+        if tier.staging and (tier.admission is not Admission.ALWAYS or tier.store_queue):
             yield f"{name}.staging takes all at once: it excludes admission and store_queue there"
         if tier.evict_every and any(t.ttl is not None for t in preset.tiers):
             yield f"{name}.evict_every excludes policy=ttl"
 
 
-def _of_offers(preset: Preset) -> Iterator[str]:
+def _complaints_of_offers(preset: Preset) -> Iterator[str]:
     is_through = preset.placement is Placement.WRITE_THROUGH
     staging, whole_offer_tiers = (
         any(t.staging for t in preset.tiers),
@@ -494,7 +508,7 @@ def _of_offers(preset: Preset) -> Iterator[str]:
             yield f"{knob} needs placement=write-through"
         if staging or tier.evict_every:
             yield f"{knob} excludes staging and evict_every here"
-        if tier.admission is not of_tier.Admission.ALWAYS:
+        if tier.admission is not Admission.ALWAYS:
             yield f"{knob} needs admission=always here"
 
 
@@ -512,9 +526,9 @@ def as_config(preset: Preset) -> JsonObject:
     for knob in ("user_kind", "think_time"):
         if tree["workload"][knob] is None:
             del tree["workload"][knob]
-    off = msgspec.to_builtins(of_tier.TierSetting(""))
+    off = msgspec.to_builtins(TierSetting(""))
     for tier in tree["tiers"]:
-        for switch, knobs in of_tier.SWITCHED.items():
+        for switch, knobs in SWITCHED.items():
             if tier[switch] == off[switch]:
                 for knob in (switch, *knobs):
                     del tier[knob]
@@ -653,7 +667,7 @@ def knobs_of(name: str) -> list[Knob]:
     preset = load_preset(name)
     knobs = list(_knobs("", preset, Preset))
     for tier in preset.tiers:
-        knobs += _knobs(f"tiers.{tier.name}.", tier, of_tier.TierSetting)
+        knobs += _knobs(f"tiers.{tier.name}.", tier, TierSetting)
     for field in ("workload", "load", "fleet"):
         inner = getattr(preset, field)
         knobs += _knobs(f"{field}.", inner, type(inner))

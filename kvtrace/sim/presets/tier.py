@@ -443,8 +443,8 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         )
     if tier.admission is Admission.TINYLFU and tier.policy not in IN_ORDER:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
-    yield from _of_times(tier, name)
-    yield from _of_waiting(tier, name)
+    yield from _complaints_of_times(tier, name)
+    yield from _complaints_of_waiting(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need read_bandwidth or write_bandwidth"
     for field, *more_policies in (
@@ -462,7 +462,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: stores_backwards needs staging=true"
 
 
-def _of_times(tier: TierSetting, name: str) -> Iterator[str]:
+def _complaints_of_times(tier: TierSetting, name: str) -> Iterator[str]:
     """Yield the contradictions between the knobs of evict_every."""
     for field in ("evict_share", "fits_at_once"):
         if getattr(tier, field) and not tier.evict_every:
@@ -471,7 +471,7 @@ def _of_times(tier: TierSetting, name: str) -> Iterator[str]:
         yield f"{name}: fits_at_once excludes staging: a buffer is taken or not"
 
 
-def _of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
+def _complaints_of_waiting(tier: TierSetting, name: str) -> Iterator[str]:
     objects, share, policy = tier.bucket_objects, tier.bucket_gc, tier.policy
     if tier.heartbeat is not None and not tier.store_queue:
         yield f"{name}: heartbeat needs a store_queue"
