@@ -243,7 +243,7 @@ def _convert(rows: pa.Table, state: Import, path: Path) -> pa.RecordBatch:
 def _phases(frame: pl.DataFrame, ops: Array, state: Import) -> Array:
     """Return the phase code of each row.
 
-    A phase is matched by its prefix. Any other phase becomes `other` and is counted.
+    A phase is matched by its prefix. All other phases become `other` and are counted.
     """
     code = {phase: pl.lit(enum_code(TRACE, "phase", phase), pl.Int8) for phase in Phase}
     starts = pl.col("Phase").str.starts_with
