@@ -92,11 +92,10 @@ def probe(
             child = stack.enter_context(started(command))
         io_filter = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
 
-        for note in io_filter.notes():
-            log(f"note: {note}")
-
         def begin(line: str) -> None:
             log(line)
+            for note in io_filter.notes():
+                log(f"note: {note}")
             if child is not None:
                 child.send_signal(signal.SIGCONT)
 

@@ -23,9 +23,15 @@ def gen(tmp_path, monkeypatch, capsys):
 
     def make(*options: object):
         path = tmp_path / "t.parquet"
-        load = ["--duration", "8s", "--preset", "lmcache-disk"]
+        defaults = {"--duration": "8s", "--preset": "lmcache-disk"}
         if "--request-rate" not in options:
-            load += ["--users", 4]
+            defaults["--users"] = "4"
+        load = [
+            text
+            for name, value in defaults.items()
+            if name not in options
+            for text in (name, value)
+        ]
         assert kvtrace(monkeypatch, "gen", *load, "-o", path, "--json", "--force", *options) == 0
         return json.loads(capsys.readouterr().out), open_table(path, TRACE).meta
 

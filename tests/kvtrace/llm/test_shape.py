@@ -165,8 +165,6 @@ def test_a_state_with_each_short_chunk_is_not_what_vllm_stores():
         ("gemma4-26b", 8, 10_240 + 25_600, 8, 8 * 35_840 / 225_280),
         ("deepseek-v3", 8, 70_272, 1, 1.0),
         ("deepseek-v3.2", 16, 78_324, 1, 1.0),
-        # Three ranks of eight heads: the fullest holds three.
-        ("llama3.1-8b", 3, 32 * 2 * 3 * 128 * 2, 3, 9 / 8),
     ],
 )
 def test_ranks_split_heads_replicate_them_or_share_a_latent(name, ranks, per_rank, stored, factor):
@@ -392,7 +390,7 @@ def test_show_reports_what_windows_and_partial_chunks_leave_out():
     assert "62 chunks; 8 tokens" in out
     assert f"read {62 * 16 * 36_864 + 8 * 16 * 36_864:,} " in out
     assert shows(out, "growing 62 … sliding 8")
-    assert "3 ranks" in words(run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 3).stdout)
+    assert "4 ranks" in words(run_cli("kvtrace", "models", "llama3.1-8b", "--tp", 4).stdout)
 
 
 def test_the_command_says_what_padding_adds():
