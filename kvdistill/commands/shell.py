@@ -34,7 +34,7 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
                 f"views: {', '.join(shell.names)}; a statement ends with a semicolon, the shell"
                 " with Ctrl-D"
             )
-        text, is_over = "", False
+        text, is_over, has_statement = "", False, False
         while not is_over:
             try:
                 line = input(("   ... " if text else "sql> ") if is_terminal else "")
@@ -45,8 +45,11 @@ def open_shell(paths: Sequence[Path], show: Callable[[pa.RecordBatchReader], Non
                 return
             if not line.rstrip().endswith(";"):
                 continue
+            has_statement = has_statement or bool(text.strip("; \n"))
             try:
                 shell.run(text, show)
             except ConfigError as error:
                 sys.stderr.write(f"{printable(str(error))}\n")
             text = ""
+    if not has_statement and not is_terminal:
+        raise ConfigError("no SQL statement was given, and standard input is empty")

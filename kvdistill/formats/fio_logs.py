@@ -327,6 +327,9 @@ def window_series(
         if 0 < sum(kind in kinds for kinds in kinds_by_job.values()) < len(kinds_by_job):
             account.notes.append(f"{quantity} are omitted: only some of the jobs have logs of them")
             db.execute("DELETE FROM rates WHERE kind = $kind", {"kind": str(kind)})
+    (huge_rows,) = fetch_row(db, f"DELETE FROM rates WHERE amount > {MOST}")
+    account.leave_out("an amount that 64 bits cannot hold", huge_rows, "in one of the logs")
+    account.rows_kept -= huge_rows
     if not fetch_row(db, "SELECT count(*) FROM rates")[0]:
         raise TraceError("holds no rates", path=next(iter(files)))
     # Absolute times count from the first line; lines more than a year later are rejected.

@@ -41,7 +41,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, open_table, unpacked
-from kvtrace.core.temporary import temporary_folder
+from kvtrace.core.temporary import sweep, temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
 
@@ -187,6 +187,9 @@ def _check_folder(outdir: Path, *, is_forced: bool) -> None:
         raise DeviceError(f"{outdir} is not a directory; name the import's directory with -o")
     if not outdir.exists() and not outdir.parent.is_dir():
         raise DeviceError(f"{outdir.parent}: no such directory; create it first")
+    if outdir.is_dir():
+        # What a killed import was writing is no file of others.
+        sweep(outdir)
     entries = list(outdir.iterdir()) if outdir.is_dir() else []
     if entries and {*map(_made_by, entries)} - {None} != {"kvdistill"}:
         raise DeviceError(f"{outdir} is not empty and holds no import; name another folder with -o")
@@ -221,9 +224,12 @@ def _metadata(
         "first_unix_ns": imported.first_unix_ns,
     }
     tiers = [TierFacts(name) for name in imported.tiers] if table in (TRACE, OBJECTS, OPS) else []
-    return describe(
-        table, "kvdistill", argv, config, tiers=tiers, source=source, notes=imported.account.lines()
-    )
+    notes = imported.account.lines()
+    try:
+        return describe(table, "kvdistill", argv, config, tiers=tiers, source=source, notes=notes)
+    except ValueError as error:
+        # Names of jobs and devices become those of tiers.
+        raise TraceError(str(error), path=files[0]) from None
 
 
 ENGINE = "other"

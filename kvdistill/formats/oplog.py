@@ -299,8 +299,8 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     db.execute(
         "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file,"
         f" TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS"
-        f" start_ns, coalesce({_ns('end') if 'end' in columns else 'NULL'}, {_ns('start')} +"
-        f" {duration}) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
+        f" start_ns, coalesce({_ns('end') if 'end' in columns else 'NULL'}, TRY({_ns('start')} +"
+        f" {duration})) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
         " n_objects FROM raw"
     )
 
@@ -312,7 +312,9 @@ def _ns(name: str) -> str:
     """
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
     fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
-    return f"if(regexp_matches(\"{name}\", '{_TIME}'), {seconds} * {NS_PER_S} + {fraction}, NULL)"
+    # The year 10,000 and later do not fit 64 bits of ns.
+    time_ns = f"TRY({seconds} * {NS_PER_S} + {fraction})"
+    return f"if(regexp_matches(\"{name}\", '{_TIME}'), {time_ns}, NULL)"
 
 
 def can_log(path: Path) -> bool:

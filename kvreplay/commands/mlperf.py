@@ -97,13 +97,13 @@ def mlperf(
     """Run a locked option of the MLPerf Storage KV-cache benchmark by its rules, combine ranks, or
     check a submission.
 
-    Makes the option's trace with its users, memory and seed, replays it in trials that the clock
-    ends, and leaves mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, its
-    criteria, the rules that were kept, and what a replay cannot claim. Results that break a rule
-    say so wherever they stand.
+    Makes the option's trace with its users, memory and seed, replays it in trials of a fixed
+    duration, and writes mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names,
+    its criteria, the rules that were kept, and claims that a replay does not support. Results that
+    break a rule are marked.
 
     \b
-    Example, option 1 as the rules have it, and what it would need:
+    Example, option 1 by the rules, and a dry run:
       kvreplay mlperf v3-8b --tier nvme=/mnt/drive -o results
       kvreplay mlperf v3-8b --tier nvme=/mnt/drive -o results --dry-run
     Example, all three options, 90 s apart:
@@ -114,7 +114,7 @@ def mlperf(
       kvreplay mlperf combine rank-0 rank-1 -o together
     Example, the same by MPI, on four hosts:
       mpirun -n 4 --host a,b,c,d kvreplay mlperf v3-8b --mpi --tier nvme=/mnt/array -o together
-    Example, what is wrong with a result tree of mlpstorage before it is submitted:
+    Example, the faults of a result tree of mlpstorage before it is submitted:
       kvreplay mlperf check results-dir
     """
     import kvreplay
@@ -170,7 +170,7 @@ def mlperf(
             watching=live if is_first else None,
             replaying=replay if several is None else several.replay,
         )
-        # Of several ranks the combined results are shown.
+        # With several ranks, only the combined results are shown.
         if several is None or several.ranks.count == 1:
             _show(run, is_one=len(plan.attempts) == 1, as_json=as_json)
         if run.error is not None:

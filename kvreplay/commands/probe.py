@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
 from contextlib import ExitStack
 from pathlib import Path
@@ -90,10 +89,11 @@ def probe(
                     f"-- {command[0]}: this command is measured; leave out --comm, --pid and"
                     " --cgroup"
                 )
-            if shutil.which(command[0]) is None:
-                raise ConfigError(f"-- {command[0]}: command not found; check its name and PATH")
             child = stack.enter_context(started(command))
         io_filter = Filter(comm, child.pid if child else pid, list(disks.values()), cgroup, backend)
+
+        for note in io_filter.notes():
+            log(f"note: {note}")
 
         def begin(line: str) -> None:
             log(line)

@@ -44,19 +44,19 @@ from kvtrace.core.units import format_bytes, format_io_size
 MAX_RETRIES = 20
 MAX_IO_BYTES = 1 << 30  # of one call the kernel moves less than 2 GiB
 THREADS = 128
-"""In an open loop where each I/O in flight takes a thread."""
-BUFFERS_PART = 4
-"""Buffers may take this part of the memory that is available and that no tier needs.
+"""Maximum queue depth of an open loop in which each I/O in flight takes a thread."""
+BUFFERS_DIVISOR = 4
+"""Buffers may take one part in this of the memory that is available and that no tier needs.
 
-Most are never touched.
+All that may be in use are touched before the run.
 """
-ASKED = "--queue-depth"
+GIVEN_DEPTH = "--queue-depth"
 
 
 def check(config: Config) -> pacing.Pacer:
-    """Return the pacer of `config`.
+    """Check `config`, and return its pacer.
 
-    ConfigError, naming the option, for a value that cannot be used.
+    ConfigError, which names the option, for a value that cannot be used.
     """
     if not 1 <= config.depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(
@@ -68,7 +68,7 @@ def check(config: Config) -> pacing.Pacer:
             f" {MAX_IO_BYTES} at most"
         )
     need, available = config.depth * config.io_bytes, available_bytes()
-    # Of the depth that is asked for, or of any.
+    # The pool must have space for the given depth, or without one for at least one I/O.
     pooled = (config.queue_depth or 1) * config.io_bytes
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
@@ -173,11 +173,11 @@ def with_depth(
 ) -> tuple[Config, str]:
     """Return `config` with a queue depth, and the reason for it.
 
-    `peak_bytes` are the most bytes on each tier. `is_pooled` says that the buffers of an open loop
-    come out of a pool, the default one if `config` has none.
+    `peak_bytes` are the peaks of the tiers. With `is_pooled`, the buffers of an open loop come out
+    of a pool, which has the default size if `config` gives none.
     """
     if config.queue_depth is not None:
-        return config, ASKED
+        return config, GIVEN_DEPTH
     if config.speed is None:
         if config.pool is not None and config.depth * config.io_bytes > config.pool:
             return replace(config, queue_depth=_in_pool(config.pool, config.io_bytes)), "--pool"
@@ -195,7 +195,9 @@ def with_depth(
     ram_bytes = sum(
         peak for tier, peak in zip(tiers, peak_bytes, strict=True) if isinstance(tier, RamTier)
     )
-    max_buffer_bytes = None if available is None else max(0, available - ram_bytes) // BUFFERS_PART
+    max_buffer_bytes = (
+        None if available is None else max(0, available - ram_bytes) // BUFFERS_DIVISOR
+    )
     while depth > config.depth:
         if 0 <= files < depth:
             reason = "open files, ulimit -n"
@@ -221,8 +223,8 @@ def _in_pool(pool: int, io_bytes: int) -> int:
 def check_warmup(
     warmup: Warmup | None, text: str | None, rows: int, facts: Facts, pacer: Pacer
 ) -> None:
-    """Raise ConfigError if the warm-up is known beforehand to leave nothing to measure of the
-    `rows` of the trace.
+    """Raise ConfigError if the warm-up covers all `rows` of the trace, as far as that is known
+    before the run.
     """
     if warmup is None or not facts.rows:
         return

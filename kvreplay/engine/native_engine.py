@@ -36,7 +36,7 @@ from kvreplay.engine.job import (
 from kvreplay.engine.processors import ProcessorTimes
 from kvreplay.engine.share import Share, share
 from kvreplay.engine.tasks import PythonTiers
-from kvreplay.plan.buffers import Arena, growing
+from kvreplay.plan.buffers import Arena
 from kvreplay.plan.contents import BLOCK_BYTES, describe
 from kvreplay.plan.row_ring import NONE, REPLAY, SHORT, WRITE
 from kvreplay.tiers.ram import copy_threads
@@ -112,29 +112,29 @@ class Engine:
         io_bytes: int,
         *,
         rings: Share | None,
-        is_growing: bool = False,
+        is_open_loop: bool = False,
         max_filled: int | None = None,
         because: str = "auto",
         is_virtual: bool = False,
     ) -> None:
         """Allocate the buffers.
 
-        `rings` assigns tiers to io_urings; without it each thread does its own I/O. With
-        `is_growing`, buffers are touched as more are in use, at most `max_filled` of them (None:
-        all). `because` is the reason for the choice of this engine. With `is_virtual` one thread
-        runs in simulated time, without waiting.
+        `rings` assigns tiers to io_urings; without it each thread does its own I/O. Of the buffers
+        `max_filled` are touched (None: all), and some of an open loop's are registered. `because`
+        is the reason for the choice of this engine. With `is_virtual` one thread runs in simulated
+        time, without waiting.
         """
         self.depth, self.io_bytes, self.rings, self.because = depth, io_bytes, rings, because
         self.is_virtual = is_virtual
         self.name = "virtual" if is_virtual else "threads" if rings is None else "uring"
-        self.arena = Arena(depth, io_bytes, is_growing=is_growing, max_touched=max_filled)
+        self.arena = Arena(depth, io_bytes, is_open_loop=is_open_loop, max_filled=max_filled)
         self.cpus: list[int | None] = [None] * (0 if rings is None else rings.rings)
         """The processor on which each ring's thread ended."""
         self.is_deferred = False
         """Whether the kernel allowed DEFER_TASKRUN."""
         self.unregistered: str | None = None
         if rings is not None:
-            pinned_bytes = self.arena.first * io_bytes
+            pinned_bytes = self.arena.registered * io_bytes
             code = library().ring_probe_pinning(
                 ctypes.c_void_p(self.arena.address), ctypes.c_int64(pinned_bytes)
             )
@@ -208,7 +208,9 @@ class _Drive:
             rings=self._rings,
             copiers=self._copiers,
             registered_bytes=(
-                0 if shared is None or engine.unregistered else engine.arena.first * engine.io_bytes
+                0
+                if shared is None or engine.unregistered
+                else engine.arena.registered * engine.io_bytes
             ),
             is_open_loop=job.is_open_loop,
             stops_on_error=job.stops_on_error,
@@ -221,7 +223,7 @@ class _Drive:
             bad=ctypes.addressof(self._bad),
             bad_room=len(self._bad),
             failed_row=NONE,
-            allowed_slots=engine.arena.usable,
+            allowed_slots=engine.arena.count,
         )
         self._python = PythonTiers(job, engine.arena)
         self._threads: list[threading.Thread] = []
@@ -243,19 +245,14 @@ class _Drive:
         self._handle = ctypes.c_void_p(lib.engine_open(ctypes.byref(self.struct)))
         try:
             with ExitStack() as stack:
-                stack.enter_context(
-                    growing(self._engine.arena, lambda: int(self.struct.max_slots), self._let_use)
-                )
                 if job.feed is not None:
                     stack.enter_context(job.feed.running(lambda: lib.engine_notify(self._handle)))
                 return self._run(interrupted, progress)
         finally:
+            arena = self._engine.arena
+            arena.used = max(arena.used or 0, int(self.struct.max_slots))
             if not any(thread.is_alive() for thread in self._threads):
                 lib.engine_close(self._handle)
-
-    def _let_use(self, count: int) -> None:
-        self.struct.allowed_slots = count
-        self._lib.engine_notify(self._handle)
 
     def _run(
         self, interrupted: Callable[[], str | None], progress: Callable[[float], None]
@@ -533,20 +530,20 @@ def choose(
     depth: int,
     io_bytes: int,
     *,
-    is_growing: bool = False,
+    is_open_loop: bool = False,
     max_filled: int | None = None,
     submitters: int | None = 1,
 ) -> Engine:
     """Choose and make the engine, tell file tiers its name, and give GPU tiers its buffers.
 
-    With `is_growing`, buffers are touched as more are in use, at most `max_filled` of them; buffers
-    on a GPU cannot grow. There are `submitters` io_urings; None stands for one per drive, as far as
+    Of its buffers the `max_filled` that are filled are touched, on a GPU all; a ring registers some
+    of an open loop's. There are `submitters` io_urings; None stands for one per drive, as far as
     there are processors.
 
     DeviceError if io_uring was requested by name and the kernel refuses it.
     """
     if any(t is not None and t.is_of_gpu for t in tiers):
-        is_growing, max_filled = False, None
+        is_open_loop, max_filled = False, None
     refused = None if requested is EngineName.THREADS else refusal()
     if requested is EngineName.URING and refused is not None:
         raise DeviceError(
@@ -558,7 +555,7 @@ def choose(
     working = {t.native().kind for t in tiers if t is not None} - {TierKind.NOTHING}
     is_virtual = requested is EngineName.AUTO and working == {TierKind.MODELLED}
     if is_virtual:
-        is_growing, max_filled, is_ring = False, 1, False
+        is_open_loop, max_filled, is_ring = False, 1, False
         because = "all tiers are simulated, so the run is in simulated time"
     elif (
         requested is EngineName.AUTO
@@ -576,7 +573,7 @@ def choose(
         depth,
         io_bytes,
         rings=rings,
-        is_growing=is_growing,
+        is_open_loop=is_open_loop,
         max_filled=max_filled,
         because=because,
         is_virtual=is_virtual,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kvreplay.engine.limits import ASKED, check, with_depth
+from kvreplay.engine.limits import GIVEN_DEPTH, check, with_depth
 from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.memory_check import ROW_BYTES, check_memory
 from kvreplay.plan.pacing import Pacer, Repeated
@@ -55,13 +55,13 @@ class Setting:
     argv: list[str]
     request_table: RequestTable | None = None
     """The trace's requests; None if their table was not named."""
-    depth_because: str = ASKED
-    """Why no more may be in flight."""
+    depth_because: str = GIVEN_DEPTH
+    """The reason for the queue depth."""
     unplaced: tuple[str, ...] = ()
-    """Tiers whose writes have streams in the trace, and that take none."""
+    """Tiers with writes that have streams in the trace, on targets that take no streams."""
     shared_instances: tuple[tuple[str, int, int], ...] = ()
-    """Tiers that nodes have apart, how many of them share ours, and how many there are in the
-    trace.
+    """Tiers that are separate on each node: name, instances that share our target, ranks needed for
+    a target each.
     """
     rows_once: int = 0
     """Rows of the window that --duration repeats; 0 without --duration."""

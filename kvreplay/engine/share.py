@@ -1,4 +1,4 @@
-"""Which drive's I/O goes through which ring.
+"""The assignment of drives to io_urings.
 
 One that the submitting thread enters, or several with their own.
 
@@ -20,7 +20,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
 
 AUTO = "auto"
-MOST_SUBMITTERS = 64
+MAX_SUBMITTERS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +30,21 @@ class OfTier:
     first: tuple[int, ...] = (0,)
     """Index of the first ring of each drive."""
     counts: tuple[int, ...] = (1,)
-    """Number of rings of each drive; its objects take them in turn, by id."""
+    """Number of rings of each drive; the object's id selects one of them."""
     step: int = 1
-    """From one of them to the next."""
+    """Difference between the indexes of two successive rings of a drive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The rings of a job, and which tiers use which; one ring for all unless it says more."""
+    """The rings of a job and their tiers; by default, one ring serves all tiers."""
 
     because: str
     of_tiers: tuple[OfTier, ...] = ()
     targets: tuple[tuple[str, ...], ...] = ((),)
     """Names of the drives that each ring serves."""
     refused: str | None = None
-    """Why there are not as many as were asked for; None if there are."""
+    """The reason why there are fewer rings than requested; None if there are as many."""
 
     @property
     def rings(self) -> int:
@@ -54,15 +54,15 @@ class Share:
     def node(self, ring: int) -> int | None:
         """Return the NUMA node of the ring's drives.
 
-        None if that is not known, or they lie on several.
+        None if it is unknown, or they are on several nodes.
         """
         nodes = {numa_node(Path(target)) for target in self.targets[ring]}
         return nodes.pop() if len(nodes) == 1 else None
 
     def cpus(self, ring: int) -> set[int] | None:
-        """Return the processors near the ring's drives that we may use.
+        """Return the processors near the ring's drives that this process may use.
 
-        None: all, no others are farther.
+        None if all are equally near.
         """
         node = self.node(ring)
         near = None if node is None else node_cpus(node)
@@ -73,15 +73,15 @@ def check_submitters(text: str) -> int | None:
     """Parse `--submitters`: return a number, or None for auto; ConfigError otherwise."""
     if text == AUTO:
         return None
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MOST_SUBMITTERS:
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= MAX_SUBMITTERS:
         return int(text)
-    raise ConfigError(f"{named('submitters', text)}: give 1 to {MOST_SUBMITTERS}, or {AUTO}")
+    raise ConfigError(f"{named('submitters', text)}: give 1 to {MAX_SUBMITTERS}, or {AUTO}")
 
 
 def share(tiers: Sequence[Tier | None], ring_count: int | None) -> Share:
     """Assign the drives of `tiers` to `ring_count` rings.
 
-    None: one a drive, as far as there are processors.
+    None stands for one ring per drive, as far as there are processors.
     """
     if ring_count == 1:
         return Share("--submitters 1")
@@ -95,7 +95,7 @@ def share(tiers: Sequence[Tier | None], ring_count: int | None) -> Share:
     count, because = ring_count, f"--submitters {ring_count}"
     if count is None:
         spare = len(os.sched_getaffinity(0)) - 1
-        count = min(len(kinds), spare, MOST_SUBMITTERS)
+        count = min(len(kinds), spare, MAX_SUBMITTERS)
         because = (
             f"{AUTO}: {len(kinds)} drives, and {spare} processors besides that of the scheduling"
             " thread"
@@ -105,7 +105,7 @@ def share(tiers: Sequence[Tier | None], ring_count: int | None) -> Share:
         return Share(because, refused=None if ring_count is None else no_ring_reason)
     if count <= 1:
         return Share(because)
-    # Drives of one device share a ring, unless there are rings enough.
+    # Drives on one device share a ring, unless there are enough rings.
     of_drive = (
         [kinds.index(device) for device in devices]
         if len(kinds) >= count
@@ -119,7 +119,8 @@ def _distribute(
 ) -> Share:
     """Distribute `count` rings over the drives, numbered by `of_drive`.
 
-    Each has every n'th, or a part of one.
+    With more drives than rings, a ring serves every n'th drive; with more rings than drives,
+    several rings serve one drive.
     """
     step, numbers = max(of_drive) + 1, iter(of_drive)
     targets: list[list[str]] = [[] for _ in range(count)]

@@ -471,7 +471,7 @@ def plan_mlperf(
     tell: Tell | None = None,
     argv: Sequence[str] = ("kvreplay.plan_mlperf",),
 ) -> MlperfPlan:
-    """Return what a run of locked options would do, with the rules that it keeps and breaks.
+    """Plan a run of locked options, and judge the rules that it keeps and breaks.
 
     The defaults are the benchmark's. With another value the run is possible, and marked.
 
@@ -559,10 +559,10 @@ def run_mlperf(
     """Run the locked options of a plan: make each option's trace, replay it in trials, judge it.
 
     Leaves mlperf.json, mlperf.csv and mlperf.xlsx with the benchmark's metric names, the rules that
-    were kept, and what a replay cannot claim.
+    were kept, and claims that a replay does not support.
 
     Args:
-        plan: What `plan_mlperf` returned.
+        plan: The result of `plan_mlperf`.
         break_rules: Run although results lie on the filesystem under test, and mark them.
         overwrite: Replace results in the plan's folder.
         tell: Takes a line on each step.

@@ -23,7 +23,7 @@ import msgspec
 
 from kvreplay.plan.output_directory import check_output, forgotten, make_directory
 from kvreplay.plan.replay_config import Config
-from kvreplay.result.cause import DEPENDENCIES, DRIVE, SUBMISSION, is_late
+from kvreplay.result.cause import BUFFERS, DATA, DEPENDENCIES, DRIVE, SUBMISSION, is_late
 from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.result.verdict import limiting
 from kvreplay.run.replay import Replay, Replaying, replay
@@ -35,7 +35,7 @@ from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.parameters import named
-from kvtrace.core.run.figures import LimitCause, RunVerdict, Summary
+from kvtrace.core.run.figures import LimitCause, Pace, RunVerdict, Summary
 from kvtrace.core.run.run_file import (
     SWEEP_FILE,
     ProgramError,
@@ -48,7 +48,13 @@ from kvtrace.core.run.sweep_file import (
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import counted, format_duration, format_rate, per_second, percent
+from kvtrace.core.units import (
+    counted,
+    format_duration,
+    format_rate,
+    per_second,
+    percent,
+)
 
 DOUBLINGS = 4
 """Maximum doublings beyond the greatest given value."""
@@ -60,6 +66,10 @@ TRIALS = 3
 PRECISION = 1.1
 """The search ends when the first failed value is at most this multiple of the last sustained."""
 
+MOSTLY = 0.5
+"""A load of which the replayer delayed a larger share of operations was not offered."""
+REPLAYERS_WORK = (SUBMISSION, DATA, BUFFERS)
+"""Causes of delay that are work of the replayer."""
 FEW_OPERATIONS = 100
 """With fewer operations, a single late one exceeds the allowed share."""
 _LIMITS = {
@@ -293,8 +303,18 @@ def point(
             else None
         ),
         late_by_itself_fraction=pace.late_by_itself_fraction if pace else None,
+        is_delayed_by_replayer=_is_delayed_by_replayer(pace) if pace else None,
         cause=pace.cause if pace else None,
         late_p99_ns=pace.lateness.p99_ns if pace else None,
+    )
+
+
+def _is_delayed_by_replayer(pace: Pace) -> bool:
+    """Return whether most operations were submitted late by work of the replayer."""
+    return (
+        not pace.kept_pace
+        and pace.late_by_itself_fraction > MOSTLY
+        and pace.cause in REPLAYERS_WORK
     )
 
 
@@ -635,6 +655,11 @@ def _read(point: SweepPoint, kind: str = "response") -> str:
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
+    if point.is_delayed_by_replayer:
+        return (
+            f"was not asked in time: kvreplay delayed {percent(point.late_by_itself_fraction or 0.0)}"
+            f" of operations ({point.cause}), {_read(point)}"
+        )
     if point.keeps_up:
         return f"keeps up, but {_read(point)} exceeds {format_duration(target_ns)}"
     return f"falls behind, {_read(point)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,16 +12,17 @@ from statistics import median
 
 from kvreplay.experiments.load_sweep import PRECISION, TRIALS, progress_of, sweep, tiers_rate
 from kvreplay.plan.output_directory import make_directory
-from kvreplay.result.figures import worst_percentile
+from kvreplay.result.figures import measured_figures, worst_percentile
 from kvreplay.run.discover import drive_table, error_line, measure_drive
-from kvreplay.run.replay import Replay
+from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import claim, release
 from kvreplay.tiers.modelled import DRIVE_FILE, DriveFile, DriveModel
 from kvtrace.core import statistics
 from kvtrace.core.document import chapters
 from kvtrace.core.document.document import Document
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
+from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import SERVED_FILE, RunFile, find_run
 from kvtrace.core.run.sweep_file import (
@@ -36,7 +38,7 @@ from kvtrace.core.run.sweep_file import (
 from kvtrace.core.schema import SERVED, TRACE
 from kvtrace.core.statistics import SECONDS_PER_DAY, Endurance
 from kvtrace.core.tables import open_table
-from kvtrace.core.units import per_second
+from kvtrace.core.units import NS_PER_S, parse_duration_ns, per_second
 
 MODEL, FASTER = "qwen2.5-7b", {"gpu": "512MiB", "cpu": "2GiB"}
 """The model that the stacks serve, and the capacities of the tiers above the drive.
@@ -45,6 +47,8 @@ These are small, so that most of the load reaches the drive.
 """
 
 
+WINDOW_DOUBLINGS = 4
+"""A window in which nothing is read is doubled at most this often."""
 LOAD = ("--duration", "20min", "--set", "workload.think_time=10s")
 """The steady window begins when the drive's tier first evicts, which takes long with few users."""
 
@@ -85,6 +89,62 @@ def first_users(drive: DriveFile, sustained_users: float | None) -> list[float]:
     return [max(1.0, 2.0 ** round(math.log2(rate / 2 / USER_BYTES_PER_S)))]
 
 
+class ReadingWindow:
+    """Replays a window in which storage is read, as long as that takes.
+
+    A drive's tier that has just begun to evict may not have been read yet, and writes alone say
+    nothing of what a stack's users wait for. So a window without a read is doubled, for all later
+    runs, too.
+    """
+
+    def __init__(self, preset: str) -> None:
+        """Begin with the window that is asked for; `preset` is for messages."""
+        self._preset = preset
+        self._window: str | None = None
+
+    def __call__(self, request: Replay) -> FinishedRun:
+        """Replay `request`, in a longer window if necessary.
+
+        ConfigError if nothing is read in the longest window that is tried.
+        """
+        for _ in range(WINDOW_DOUBLINGS + 1):
+            if self._window is not None:
+                request = replace(request, config=replace(request.config, window=self._window))
+            finished = replay(request)
+            if finished.error is not None or _reads(finished.run):
+                return finished
+            longer = longer_window(finished.run.window.window)
+            if longer is None:
+                break
+            self._window = longer
+            shutil.rmtree(request.output)
+        window = finished.run.window.window or "the whole trace"
+        raise ConfigError(
+            f"{self._preset}: nothing is read from storage in {window}; give a longer"
+            f" {named('window')}, or a smaller {named('size')}, which evicts earlier"
+        )
+
+
+def _reads(run: RunFile) -> int:
+    """Return the number of reads from tiers that are measured."""
+    figures = measured_figures(run.summary.figures)
+    return sum(figure.operations or 0 for figure in figures if figure.op == "read")
+
+
+def longer_window(window: str | None) -> str | None:
+    """Return a window of the same kind and twice the length; None if `window` has no length.
+
+    >>> longer_window("steady:30s")
+    'steady:60s'
+    """
+    kind, _, place = (window or "").partition(":")
+    begin, plus, span = place.rpartition("+")
+    if not span:
+        return None
+    doubled_s = 2 * parse_duration_ns(span) / NS_PER_S
+    return f"{kind}:{begin}{plus}{doubled_s:g}s"
+
+
 def measure_stack(
     request: Replay,
     preset: str,
@@ -106,6 +166,7 @@ def measure_stack(
         Axis.USERS,
         users,
         is_made=True,
+        replaying=ReadingWindow(preset),
         on_point=lambda point: announce(
             f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"
         ),

@@ -4,23 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from kvtrace.core import np
 
-FIRST_BYTES = 128 << 20
-"""Bytes of growing buffers that are touched, and registered with an io_uring, before a run."""
-_POLL_S = 0.002
-_AHEAD = 4
-"""Number of buffers touched for each buffer in use.
-
-A backlog may grow by gigabytes per second, and the kernel has to keep up.
-"""
-_STEP_BYTES = 32 << 20
-"""Bytes that are touched in one step; only touched bytes are used."""
+REGISTERED_BYTES = 128 << 20
+"""Bytes of an open loop's buffers that are registered with a ring: the kernel pins them."""
 PAGE_BYTES = 4096
 """Requests to drives are multiples of this; the pages of some kernels are larger."""
 HUGE_PAGE_BYTES = 2 << 20
@@ -30,9 +20,10 @@ _POPULATE_WRITE = 23
 
 
 class Arena:
-    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before they are used.
+    """`count` buffers of `slot_bytes` in one anonymous mapping, touched before a run begins.
 
-    A growing arena touches some buffers first, and more when they are needed, up to `max_touched`.
+    So a run takes as much memory at its start as at its end, however many I/Os are in flight.
+    Beyond the `max_filled` that are ever filled, none is touched.
     """
 
     def __init__(
@@ -40,12 +31,12 @@ class Arena:
         count: int,
         slot_bytes: int,
         *,
-        is_growing: bool = False,
-        max_touched: int | None = None,
+        is_open_loop: bool = False,
+        max_filled: int | None = None,
     ) -> None:
-        """Map the buffers.
+        """Map the buffers, and touch those that are filled.
 
-        `slot_bytes` must be a multiple of PAGE_BYTES. At most `max_touched` buffers are ever touched; None
+        `slot_bytes` must be a multiple of PAGE_BYTES. `max_filled` buffers are ever filled; None
         stands for all.
         """
         if slot_bytes % PAGE_BYTES:
@@ -55,72 +46,19 @@ class Arena:
         self._map, first = map_aligned(self.nbytes)
         self.address = ctypes.addressof(ctypes.c_char.from_buffer(self._map)) + first
         self._view = memoryview(self._map)[first : first + self.nbytes]
-        self._max_touched = count if max_touched is None else min(count, max(1, max_touched))
-        self.first = (
-            min(self._max_touched, max(1, FIRST_BYTES // slot_bytes))
-            if is_growing
-            else self._max_touched
-        )
-        """Number of buffers touched at the beginning."""
+        self.touched = count if max_filled is None else min(count, max(1, max_filled))
+        """How many are touched, the first of all."""
+        registered = max(1, REGISTERED_BYTES // slot_bytes) if is_open_loop else self.touched
+        self.registered = min(self.touched, registered)
+        """How many a ring may register."""
         self.used: int | None = None
-        """Maximum number of buffers in use at once; None before any job."""
-        self.touched = 0
-        """Number of buffers touched so far."""
-        self.grow(self.first)
+        """How many were in use at once, at most; None before any job."""
+        touch(self.address, self.touched * slot_bytes)
 
     def view(self, address: int, nbytes: int) -> memoryview:
         """Return a view of the `nbytes` at `address`, which lie in a buffer."""
         offset = address - self.address
         return self._view[offset : offset + nbytes]
-
-    @property
-    def usable(self) -> int:
-        """The number of buffers that may be in use: all, once the maximum is touched."""
-        return self.count if self.touched == self._max_touched else self.touched
-
-    def grow(self, count: int) -> None:
-        """Touch the first `count` buffers."""
-        count = min(count, self._max_touched)
-        if count > self.touched:
-            touch(
-                self.address + self.touched * self.slot_bytes,
-                (count - self.touched) * self.slot_bytes,
-            )
-            self.touched = count
-
-
-@contextmanager
-def growing(
-    arena: Arena, used: Callable[[], int], let_use: Callable[[int], None]
-) -> Iterator[None]:
-    """While the context lasts, touch buffers ahead of their use, and release them by `let_use`.
-
-    `used` returns the number of buffers in use. A thread touches buffers before they are needed;
-    otherwise page faults would take time from I/Os and from the generation of data.
-    """
-    is_over = threading.Event()
-
-    def look() -> None:
-        while arena.usable < arena.count and not is_over.wait(_POLL_S):
-            while arena.usable < min(arena.count, _AHEAD * used()) and not is_over.is_set():
-                arena.grow(arena.touched + max(1, _STEP_BYTES // arena.slot_bytes))
-                let_use(arena.usable)
-
-    thread = threading.Thread(target=look, name="kvreplay-grow", daemon=True)
-    if arena.usable < arena.count:
-        try:
-            thread.start()
-        except RuntimeError:
-            # The system starts no more threads, so touch all buffers now.
-            arena.grow(arena.count)
-    let_use(arena.usable)
-    try:
-        yield
-    finally:
-        is_over.set()
-        if thread.ident is not None:
-            thread.join()
-        arena.used = max(arena.used or 0, used())
 
 
 def touch(address: int, nbytes: int) -> None:

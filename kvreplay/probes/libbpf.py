@@ -29,6 +29,7 @@ import numpy as np
 from kvreplay.probes import Backend
 from kvreplay.tiers.host import devices_beneath, disk_of, mounts, numbered, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
+from kvtrace.core.files import sys_text
 from kvtrace.core.native.structs import header
 from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import Bucket, Histogram
@@ -706,6 +707,20 @@ class Filter:
             )
         if self.pid is not None and not Path(f"/proc/{self.pid}").is_dir():
             raise ConfigError(f"{named('pid', self.pid)}: there is no such process")
+
+    def is_running(self) -> bool:
+        """Return whether a thread called `comm` runs now."""
+        for path in Path("/proc").glob("[0-9]*/task/[0-9]*/comm"):
+            # A thread may end meanwhile.
+            if sys_text(path) == self.comm:
+                return True
+        return False
+
+    def notes(self) -> list[str]:
+        """Return notes for a user who may have mistyped the name."""
+        if self.comm is None or self.is_running():
+            return []
+        return [f"no process is called {self.comm} now; those that start later are measured"]
 
     def config(self) -> np.ndarray:
         """Return the filter as the programs' `config`."""

@@ -7,6 +7,7 @@ there, never 0. `probing`, at the end, attaches probes for the measured part of 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -54,7 +55,7 @@ from kvtrace.core.document.document import (
     Unit,
     table_of,
 )
-from kvtrace.core.errors import DeviceError, ProbeUnavailable, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
 from kvtrace.core.run.probe_file import (
@@ -295,7 +296,11 @@ def started(command: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
     """Start `command`, which waits until it is sent SIGCONT.
 
     If it still runs at the end, it is sent SIGTERM.
+
+    ConfigError if there is no such command.
     """
+    if shutil.which(command[0]) is None:
+        raise ConfigError(f"-- {command[0]}: command not found; check its name and PATH")
     shell = ["/bin/sh", "-c", 'kill -STOP $$; exec "$@"', "sh", *command]
     with subprocess.Popen(shell) as child:  # noqa: S603 - what the user gave
         os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)

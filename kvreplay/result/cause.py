@@ -1,12 +1,11 @@
-"""Why a run was not faster.
+"""The bottleneck of a run, decided from `Evidence` alone, and the delays of an open loop.
 
-The bottleneck, decided from `Evidence` alone, and the delays of an open loop.
-
-A response time is completion - due time. It is split, operation by operation, into the wait for
-earlier operations of its request or object, the wait from then to its submission, and the service
-time. The second part is shared out by what the engine's threads counted (`_before_submission`);
-what is left is the replayer's. An operation is late by its response time: `OperationRecorder.late`.
-Where the measurements do not decide, the cause is null and the reason says what would.
+A response time is the completion minus the due time. For each operation it is split into the wait
+for earlier operations of its request or object, the wait from then to its submission, and the
+service time. The second component is attributed by the counters of the engine's threads
+(`_before_submission`); the remainder is the replayer's. An operation is late by its response time
+(`OperationRecorder.late`). If the measurements do not decide, the cause is null and the reason
+names the measurement that would.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from kvtrace.core.run.figures import Evidence, LimitCause, Pace
 from kvtrace.core.units import format_duration, percent
 
 SLIP_NS = 10_000_000
-"""An end that is later by no more has not slipped."""
+"""An end that is at most this late counts as in time."""
 DELIVERED_SHARE = 0.95
 """A run that delivers a smaller share of the offered rate fell behind."""
-MOST_TOUCH_NS = 2_000
+MAX_TOUCH_NS = 2_000
 """Upper limit of the time of one fault of a small page."""
 DRIVE, DEPENDENCIES, QUEUE, BLOCK_QUEUE, BUFFERS, DATA, MEMORY, PROCESSOR, COPYING, SUBMISSION, UNKNOWN = (
     "drive", "dependencies", "queue", "block queue", "buffers", "data", "memory", "processor", "copying", "submission",
@@ -79,11 +78,10 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
 
 
 def is_late(end_late_ns: int | None, offered: float | None, delivered: float | None) -> bool:
-    """Return whether an end has slipped so far that less was delivered than was offered.
+    """Return whether the end was so late that the delivered rate fell short of the offered one.
 
-    Parameters as in `Pace`.
-
-    A load that was due all at once asked for no rate: it cannot fall behind.
+    Parameters are as in `Pace`. A load that was due all at once offers no rate, so it cannot fall
+    behind.
     """
     return (
         offered is not None
@@ -109,38 +107,42 @@ def delays_of(
 
 
 def shares_of(
-    recorder: OperationRecorder[Tier], driven: Driven | None, at: Sequence[int]
+    recorder: OperationRecorder[Tier], driven: Driven | None, kinds: Sequence[int]
 ) -> tuple[dict[str, float], float | None]:
-    """Return the shares of each component of the response times of the kinds `at`, added up.
+    """Return the share of each component of the summed response times of `kinds`.
 
     The second value is the share that the operations would have taken unhindered.
     """
-    total = float(recorder.times.total(*recorder.slots(RESPONSE, at)))
+    total = float(recorder.times.total(*recorder.slots(RESPONSE, kinds)))
     if total <= 0:
         return {}, None
-    parts = {
-        DRIVE: float(recorder.total("service_ns", at)),
-        DEPENDENCIES: float(recorder.total("depended_ns", at)),
+    components = {
+        DRIVE: float(recorder.total("service_ns", kinds)),
+        DEPENDENCIES: float(recorder.total("depended_ns", kinds)),
     }
     for is_copied in (False, True):
         tiers = [tier is not None and tier.is_copied for tier in recorder.tiers]
-        of = [i for i in at if tiers[recorder.tier_of[i // OPS_A_PLACE]] is is_copied]
-        waited = recorder.total("waited_ns", of) if of else 0
+        selected_kinds = [
+            i for i in kinds if tiers[recorder.tier_of[i // OPS_A_PLACE]] is is_copied
+        ]
+        waited = recorder.total("waited_ns", selected_kinds) if selected_kinds else 0
         if not waited:
             continue
-        seen = (
+        causes = (
             {UNKNOWN: 1.0}
             if driven is None
             else _before_submission(recorder, driven, waited, is_copied=is_copied)
         )
-        for name, share in seen.items():
-            parts[name] = parts.get(name, 0.0) + share * waited
-    unhindered = min(parts[DRIVE], recorder.late(at)[1])
-    return {name: max(0.0, part) / total for name, part in parts.items()}, unhindered / total
+        for name, share in causes.items():
+            components[name] = components.get(name, 0.0) + share * waited
+    unhindered = min(components[DRIVE], recorder.late(kinds)[1])
+    return {
+        name: max(0.0, component_ns) / total for name, component_ns in components.items()
+    }, unhindered / total
 
 
-def part_counted(recorder: OperationRecorder[Tier], driven: Driven | None) -> float:
-    """Return the share of the run's time that figures count.
+def counted_share(recorder: OperationRecorder[Tier], driven: Driven | None) -> float:
+    """Return the share of the run's time that figures count, which is less than 1 with a warm-up.
 
     The counters of threads and devices cover the whole run.
     """
@@ -158,27 +160,33 @@ def _before_submission(
     The shares follow from the counters of the threads. All operations wait for a thread that serves
     all of them; only one operation waits for a worker.
     """
-    part = part_counted(recorder, driven)
-    waited_ns, added_ns = int(recorder.order.waited_ns / part), int(added_ns / part)
+    run_share = counted_share(recorder, driven)
+    waited_ns, added_ns = int(recorder.order.waited_ns / run_share), int(added_ns / run_share)
     rings = driven.of("copier") if is_copied else driven.of("ring")
-    threads, of = (rings, waited_ns * len(rings)) if rings else (driven.of("worker"), added_ns)
-    spent = [Spent.of(each, driven.wall_ns) for each in threads]
+    # The time against which the threads' activities are measured, summed over the threads.
+    if rings:
+        threads, total_ns = rings, waited_ns * len(rings)
+    else:
+        threads, total_ns = driven.of("worker"), added_ns
+    total_ns = max(1, total_ns)
+    spent = [Spent.of(thread, driven.wall_ns) for thread in threads]
+    blocked_ns = sum(thread.blocked_ns for thread in threads if thread.kind == "ring")
     measured = {
         QUEUE: 0.0 if is_copied else driven.depth_limited_ns / max(1, waited_ns),
-        BLOCK_QUEUE: sum(each.blocked_ns for each in threads if each.kind == "ring") / max(1, of),
+        BLOCK_QUEUE: blocked_ns / total_ns,
         BUFFERS: 0.0 if is_copied else driven.growing_ns / max(1, waited_ns),
-        MEMORY: sum(each.touching_ns for each in spent) / max(1, of),
-        DATA: sum(each.making_ns for each in spent) / max(1, of),
-        COPYING: sum(each.copying_ns for each in spent) / max(1, of),
+        MEMORY: sum(times.touching_ns for times in spent) / total_ns,
+        DATA: sum(times.making_ns for times in spent) / total_ns,
+        COPYING: sum(times.copying_ns for times in spent) / total_ns,
         # The last, because not all of it delayed something.
-        PROCESSOR: sum(each.stood_ns for each in spent) / max(1, of),
+        PROCESSOR: sum(times.stood_ns for times in spent) / total_ns,
     }
-    shares, left = dict[str, float](), 1.0
+    shares, unexplained = dict[str, float](), 1.0
     for name, share in measured.items():
         if share > 0:
-            shares[name] = min(left, share)
-            left -= shares[name]
-    return shares | {SUBMISSION: left}
+            shares[name] = min(unexplained, share)
+            unexplained -= shares[name]
+    return shares | {SUBMISSION: unexplained}
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,9 +196,9 @@ class Spent:
     """
 
     stood_ns: float
-    """Ready to run, or in the middle of something, and without a processor."""
+    """Time in which the thread was ready to run or active, but had no processor."""
     touching_ns: float
-    """Time of page faults on buffers; threads that copy make hardly any other system calls."""
+    """Time of page faults on buffers; copying threads make hardly any other system calls."""
     making_ns: float
     copying_ns: float
     checking_ns: float
@@ -199,9 +207,8 @@ class Spent:
     def of(cls, use: ThreadUse, wall_ns: int) -> Spent:
         """Split the time in `use` of a thread that ran for `wall_ns`.
 
-        In the middle of something a thread stood for as long as that took beyond the processor time
-        it got. The kernel counts that as waiting, too, unless it is the machine beneath that took
-        the processor.
+        During an activity, a thread lacked a processor for the activity's time minus the CPU time
+        that it got. The kernel counts that as waiting, too, unless a hypervisor took the processor.
         """
         # A worker's time in a tier's own methods was not timed, and may be sleep.
         timed_ns = 0 if use.kind == "worker" else max(0, wall_ns - use.asleep_ns - use.enter_ns)
@@ -210,14 +217,11 @@ class Spent:
         making_ns, copying_ns, touching_ns = use.making_ns * runs, use.copying_ns * runs, 0.0
         if use.kind == "copier":
             touching_ns = use.touching_ns * runs
-            faults_ns = max(0.0, min(use.system_ns - touching_ns, use.minor_faults * MOST_TOUCH_NS))
-            # Their time is part of the times of other activities.
-            left = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
-            making_ns, copying_ns, touching_ns = (
-                making_ns * left,
-                copying_ns * left,
-                touching_ns + faults_ns,
-            )
+            faults_ns = max(0.0, min(use.system_ns - touching_ns, use.minor_faults * MAX_TOUCH_NS))
+            # The faults' time is part of the times of the other activities.
+            remainder = 1 - min(1.0, faults_ns / max(1.0, making_ns + copying_ns))
+            making_ns, copying_ns = making_ns * remainder, copying_ns * remainder
+            touching_ns += faults_ns
         return cls(
             max(stood_ns, use.waited_ns), touching_ns, making_ns, copying_ns, use.checking_ns * runs
         )
@@ -226,54 +230,55 @@ class Spent:
 DOMINANT = 0.5
 """A cause with a smaller share of the lost time does not limit the run by itself."""
 NOTABLE = 0.1
-"""A smaller share of the lost time did not delay anything else."""
+"""A smaller share of the lost time is not taken for a cause of other delays."""
 BUSY = 0.9
 """A device or thread that was busy for a smaller share of its time could have done more."""
 SCARCE = 0.25
-"""Share of the threads' time without a processor from which processors are scarce.
+"""Processors are scarce if threads lacked one for at least this share of their time.
 
-A queue that was full meanwhile is no limit, unless the device was BUSY.
+A queue that was full meanwhile is not the limit, unless the device was BUSY.
 """
 FULL = 0.9
-"""A queue with at least this share of its places in use limited the run."""
+"""A queue of which at least this share was in use limited the run."""
 IDLE = 0.5
 """I/Os did not wait for a device that was busy for a smaller share of the time."""
 FLAT, RISING = 0.1, 0.5
-"""Gains from doubling the operations in flight.
+"""Gains in throughput from doubling the operations in flight.
 
 A drive at its limit gains at most the first, a drive below it at least the second.
 """
 SLOWED = 8.0
-"""Service times this much longer under load.
+"""Ratio of service times under load to those at low depth that shows a drive at its limit.
 
-Even where they grow from the first I/O on, doubling gained 10 %.
+Even where service times grow from the first I/O on, doubling the depth then gained only 10 %.
 """
 REACHED = 0.9
-"""A limit above the device counts as reached from this share of it."""
+"""A limit above the device counts as reached from this share of it on."""
 QUEUE_FULL = 0.7
-"""A device's queue counts as full from this share of its places in use, on average.
+"""A device's queue counts as full if on average this share of it is in use.
 
-The rest are places between one request and the next.
+The remaining entries are between one request and the next.
 """
 
 
-_SAID = {DRIVE: "service"}
-"""Words for a share whose name does not fit all tiers."""
+_COMPONENT_NAMES = {DRIVE: "service"}
+"""Words for a component whose name does not fit all tiers."""
 
 Cause = tuple[LimitCause | None, str | None]
-"""The cause and the evidence for it.
+"""The bottleneck and the evidence for it.
 
-None and why it is not known; or None twice if nothing held the run back.
+If the bottleneck is unknown, it is None, with the reason why. Both are None if nothing limited the
+run.
 """
 
 
 def judge(
     evidence: Evidence, *, is_open: bool, has_reached: bool | None, copies: bool, does_io: bool
 ) -> Cause:
-    """Return the bottleneck of a run and the reason for it.
+    """Return the bottleneck of a run and the evidence for it.
 
-    `copies` says whether the tier in question is copied to and from by threads, `does_io` whether
-    anything takes time there at all.
+    `copies` tells whether threads copy to and from the tier in question, `does_io` whether its
+    operations take time at all.
     """
     if has_reached:
         return None, None
@@ -281,7 +286,7 @@ def judge(
         return _open(evidence, copies=copies)
     if does_io:
         return _closed(evidence, copies=copies)
-    # Where nothing takes time, all that there is, is ours.
+    # If operations on the tier take no time, all time is the replayer's.
     return _unread(evidence) or (
         LimitCause.REPLAYER,
         f"the tier itself takes no time{_busy(evidence)}",
@@ -300,9 +305,9 @@ def _open(evidence: Evidence, *, copies: bool) -> Cause:
     )
     total = sum(shares.values())
     if not total:
-        return None, "the reason why operations waited is not known"
+        return None, "the reason why operations waited is unknown"
     if _is_taken(evidence):
-        return LimitCause.PROCESSOR, f"{_others(evidence)}{_told(evidence, *_STOOD)}"
+        return LimitCause.PROCESSOR, f"{_others(evidence)}{_share_text(evidence, *_STOOD)}"
     top = max(shares, key=lambda name: shares[name])
     if (
         evidence.is_end_late
@@ -310,41 +315,45 @@ def _open(evidence: Evidence, *, copies: bool) -> Cause:
         and not _is_throttled(evidence)
         and _is_queue_full(evidence)
     ):
-        # Whatever operations waited for then, more of them would not have been served.
+        # Whatever operations waited for, the drive would not have served more of them.
         return LimitCause.DRIVE, _drive_reason(evidence)
     waited = {name: f"{percent(share / total)} of the delays was" for name, share in shares.items()}
-    rest = ""
+    breakdown = ""
     if shares[top] < DOMINANT * total:
-        parts = sorted(shares.items(), key=lambda part: -part[1])
-        told = [f"{_SAID.get(name, name)} {percent(part / total)}" for name, part in parts if part]
-        rest = f"; of the delays: {', '.join(told)}"
+        ranked = sorted(shares.items(), key=lambda item: -item[1])
+        components = [
+            f"{_COMPONENT_NAMES.get(name, name)} {percent(share / total)}"
+            for name, share in ranked
+            if share
+        ]
+        breakdown = f"; of the delays: {', '.join(components)}"
     if copies and top in (DRIVE, QUEUE, DEPENDENCIES):
         is_chain = (
             shares.get(DEPENDENCIES, 0.0) >= DOMINANT * total
             and (evidence.copy_busy_share or 0.0) < DOMINANT
         )
-        return _by(top, evidence, waited[top]) if is_chain else _and(_copies(evidence), rest)
+        return _by(top, evidence, waited[top]) if is_chain else _and(_copies(evidence), breakdown)
     if top == DEPENDENCIES and not _is_drive(evidence):
-        # What delayed the operations waited for: most of what was no such wait, if that is notable.
-        # Service times that could not be shorter delayed nothing that could be helped.
-        known = {
-            name: s
-            for name, s in shares.items()
+        # Find the delay of the operations that others waited for: the largest of the other
+        # components, if it is notable. Unhindered service times are not a delay.
+        known_shares = {
+            name: share
+            for name, share in shares.items()
             if name != DRIVE or evidence.unhindered_share is not None
         }
-        others = {name: share for name, share in known.items() if name != top}
-        root = max(others, key=lambda name: others[name], default=top)
-        # A queue that mostly held back what was due holds back chains however short each wait is
-        # beside them.
-        is_held = _holds(evidence)
-        if is_held or (
-            others
-            and others[root] >= max(DOMINANT * sum(others.values()), NOTABLE * sum(known.values()))
+        other_shares = {name: share for name, share in known_shares.items() if name != top}
+        root = max(other_shares, key=lambda name: other_shares[name], default=top)
+        # A queue that was full most of the time delays chains, however short each single wait is.
+        is_full = _queue_delays(evidence)
+        if is_full or (
+            other_shares
+            and other_shares[root]
+            >= max(DOMINANT * sum(other_shares.values()), NOTABLE * sum(known_shares.values()))
         ):
-            root = QUEUE if is_held else root
+            root = QUEUE if is_full else root
             behind = f"; {waited[top]} waiting for earlier operations, themselves delayed by this"
             return _and(_by(root, evidence, waited.get(root, "")), behind)
-    return _and(_by(top, evidence, waited[top]), rest)
+    return _and(_by(top, evidence, waited[top]), breakdown)
 
 
 def _by(top: str, evidence: Evidence, waited: str) -> Cause:
@@ -353,30 +362,30 @@ def _by(top: str, evidence: Evidence, waited: str) -> Cause:
     A limit above the device may cause waits for the device.
     """
     if top in (BLOCK_QUEUE, BUFFERS, DEPENDENCIES, QUEUE, DRIVE) and _is_throttled(evidence):
-        moved = (
+        usage = (
             ""
             if evidence.throttle_share is None
             else f", of which {evidence.throttle_share * 100:.0f} % was used"
         )
         return (
             LimitCause.THROTTLE,
-            f"{evidence.throttle}{moved}; {_in_flight(evidence)}{_of_device(evidence)}",
+            f"{evidence.throttle}{usage}; {_in_flight(evidence)}{_of_device(evidence)}",
         )
     if top in (BUFFERS, DEPENDENCIES) and _is_drive(evidence):
         return LimitCause.DRIVE, _drive_reason(evidence)
     if top not in _DOING:
         return _BY_TOP[top](evidence, waited)
-    cause, what, share, said = _DOING[top]
-    return cause, f"{waited} {what}{_told(evidence, share, said)}"
+    cause, activity, share, template = _DOING[top]
+    return cause, f"{waited} {activity}{_share_text(evidence, share, template)}"
 
 
-def _and(cause: Cause, more: str) -> Cause:
-    return cause[0], f"{cause[1]}{more}"
+def _and(cause: Cause, remark: str) -> Cause:
+    return cause[0], f"{cause[1]}{remark}"
 
 
-def _holds(evidence: Evidence) -> bool:
-    """Return True if the queue depth delayed due operations most of the time and the submitting
-    thread did not.
+def _queue_delays(evidence: Evidence) -> bool:
+    """Return True if due operations waited for the queue most of the time, and the submitting
+    thread was not busy.
     """
     return (evidence.held_share or 0.0) >= DOMINANT and (
         evidence.submitter_busy_share or 0.0
@@ -391,25 +400,25 @@ def _is_scarce(evidence: Evidence) -> bool:
 
 
 def _is_taken(evidence: Evidence) -> bool:
-    """Return whether other programs had most of the processors, on which the tier itself works.
+    """Return whether other programs had most of the processors, and the tier needs processors.
 
-    Copies to and from memory, and a device in memory, are work of processors. A drive completes
-    I/Os by itself; whether kvreplay's threads lacked processors is then seen by their waits.
+    Copies to and from memory, and a device in memory, need processors. A drive completes I/Os by
+    itself; then the threads' waits show whether they lacked processors.
     """
     is_processed = _is_in_memory(evidence) or evidence.storage == "device in memory"
     return is_processed and (evidence.others_processor_share or 0.0) >= DOMINANT
 
 
 def _others(evidence: Evidence) -> str:
-    """Return how much of the processors' time other programs took."""
+    """Return the share of the processors' time that other programs took, in words."""
     return f"other programs took {percent(evidence.others_processor_share or 0.0)} of the processors' time"
 
 
 _STOOD = ("processor_share", ": kvreplay's threads were runnable without a CPU for {} of the time")
 
 
-def _told(evidence: Evidence, share: str, template: str) -> str:
-    """Return the words `template` with the value of a share; empty if the share is unknown."""
+def _share_text(evidence: Evidence, share: str, template: str) -> str:
+    """Return `template` filled with the value of a share; empty if the share is unknown."""
     value: float | None = getattr(evidence, share)
     return "" if value is None else template.format(percent(value))
 
@@ -435,15 +444,15 @@ def _late_submission(evidence: Evidence, waited: str) -> Cause:
 def _late_buffers(evidence: Evidence, waited: str) -> Cause:
     """Judge a run that waited for memory of its buffers.
 
-    128 MiB of them were in flight, and it grew.
+    The buffers touched before the run were all in use, and more had to be faulted in.
     """
     busy = min(1.0, evidence.device_busy_share or 0.0)
     if busy >= BUSY:
-        # A device that has work all the time does no more of it with more in flight.
+        # A device that is busy all the time gains nothing from more in flight.
         return LimitCause.DRIVE, f"{_in_flight(evidence)}, device busy {percent(busy)} of the time"
     reason = f"{waited} waiting for buffers whose memory was still being faulted in; {_in_flight(evidence)}"
     return (
-        (LimitCause.PROCESSOR, f"{reason}{_told(evidence, *_STOOD)}")
+        (LimitCause.PROCESSOR, f"{reason}{_share_text(evidence, *_STOOD)}")
         if _is_scarce(evidence)
         else (LimitCause.REPLAYER, reason)
     )
@@ -454,7 +463,7 @@ def _closed(evidence: Evidence, *, copies: bool) -> Cause:
 
     If the queue had room, the activity of the thread that fills it decides.
     """
-    blocked, held, busy = (
+    blocked, queue_full_share, busy = (
         evidence.blocked_share or 0.0,
         evidence.held_share or 0.0,
         evidence.submitter_busy_share or 0.0,
@@ -464,8 +473,8 @@ def _closed(evidence: Evidence, *, copies: bool) -> Cause:
         is_chain = blocked >= DOMINANT and (evidence.copy_busy_share or 0.0) < DOMINANT
         return _by(DEPENDENCIES, evidence, chain) if is_chain else _copies(evidence)
     if evidence.in_flight_mean is None:
-        return None, "the queue depth reached is not known"
-    # Where nothing that was due waited for a place, the depth was no limit.
+        return None, "the queue depth reached is unknown"
+    # If no due operation waited for the queue, the depth was not a limit.
     is_free = evidence.held_share == 0 and not _is_drive(evidence)
     full, unread = (
         0.0 if is_free else evidence.in_flight_mean / evidence.queue_depth,
@@ -478,20 +487,23 @@ def _closed(evidence: Evidence, *, copies: bool) -> Cause:
         BLOCK_QUEUE: evidence.queue_full_share or 0.0,
     }
     doing = max(shares, key=lambda name: shares[name])
-    made = f"the submitting thread generated data for {percent(shares[DATA])} of the time"
+    generation = f"the submitting thread generated data for {percent(shares[DATA])} of the time"
     submitter: dict[str, Cause] = {
-        DATA: (LimitCause.DATA, f"{_in_flight(evidence)}, {made}"),
-        PROCESSOR: (LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}"),
+        DATA: (LimitCause.DATA, f"{_in_flight(evidence)}, {generation}"),
+        PROCESSOR: (
+            LimitCause.PROCESSOR,
+            f"{_in_flight(evidence)}{_share_text(evidence, *_STOOD)}",
+        ),
         BLOCK_QUEUE: _by(BLOCK_QUEUE, evidence, ""),
     }
     cases: list[tuple[bool, Callable[[], Cause | None]]] = [
         (_is_scarce(evidence), lambda: submitter[PROCESSOR]),
-        (full >= FULL or _holds(evidence), lambda: _by(QUEUE, evidence, "")),
+        (full >= FULL or _queue_delays(evidence), lambda: _by(QUEUE, evidence, "")),
         (unread is not None, lambda: unread),
         (shares[doing] >= DOMINANT, lambda: submitter[doing]),
         (blocked >= DOMINANT, lambda: _by(DEPENDENCIES, evidence, chain)),
         (
-            busy >= BUSY or (busy >= DOMINANT and busy > held),
+            busy >= BUSY or (busy >= DOMINANT and busy > queue_full_share),
             lambda: _late_submission(evidence, ""),
         ),
         (full >= 1 - DOMINANT, lambda: _by(QUEUE, evidence, "")),
@@ -517,7 +529,7 @@ def _unread(evidence: Evidence) -> Cause | None:
 def _copies(evidence: Evidence) -> Cause:
     """Judge a tier in memory by the activities of the threads that copy."""
     if evidence.copy_busy_share is None:
-        return None, "the share of time for which the copying threads were busy is not known"
+        return None, "the share of time for which the copying threads were busy is unknown"
     if unread := _unread(evidence):
         return unread
     shares = {
@@ -529,8 +541,8 @@ def _copies(evidence: Evidence) -> Cause:
     top = max(shares, key=lambda name: shares[name])
     reason = f"the copying threads were busy {percent(evidence.copy_busy_share)} of the time"
     if top != COPYING and shares[top] >= DOMINANT * evidence.copy_busy_share > 0:
-        cause, what, *_ = _DOING[top]
-        return cause, f"{reason}, {percent(shares[top])} {what}"
+        cause, activity, *_ = _DOING[top]
+        return cause, f"{reason}, {percent(shares[top])} {activity}"
     if evidence.copy_busy_share >= BUSY:
         return LimitCause.COPY_THREADS, reason
     if (evidence.submitter_busy_share or 0) >= BUSY:
@@ -539,36 +551,39 @@ def _copies(evidence: Evidence) -> Cause:
 
 
 def _full(evidence: Evidence, _waited: str) -> Cause:
-    """Judge a run in which as much was in flight as might be."""
-    held = _told(evidence, "held_share", ", queue full {} of the time")
-    if _is_ours(evidence):
+    """Judge a run with a full queue."""
+    queue_text = _share_text(evidence, "held_share", ", queue full {} of the time")
+    if _is_replayer_busy(evidence):
         return LimitCause.REPLAYER, f"{_in_flight(evidence)}{_busy(evidence)}{_of_device(evidence)}"
     if evidence.queue_depth == 1:
-        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{held}{_of_device(evidence)}"
+        return LimitCause.QUEUE_LIMIT, f"one in flight at a time{queue_text}{_of_device(evidence)}"
     if _is_drive(evidence):
         return LimitCause.DRIVE, _drive_reason(evidence)
     if _is_scarce(evidence):
-        return LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}"
-    tells = "no greater depth was tried: kvreplay sweep --queue-depths does"
+        return LimitCause.PROCESSOR, f"{_in_flight(evidence)}{_share_text(evidence, *_STOOD)}"
+    finding = "no greater depth was tried: run kvreplay sweep --queue-depths"
     if (
         evidence.doubling_gain is not None
         and evidence.doubling_gain >= RISING
         and (evidence.slowdown or 0) < SLOWED
     ):
-        tells = f"twice as much in flight moves {percent(evidence.doubling_gain)} more"
-    return LimitCause.QUEUE_LIMIT, f"{_in_flight(evidence)}{held}{_of_device(evidence)}; {tells}"
+        finding = f"twice the depth gives {percent(evidence.doubling_gain)} more throughput"
+    return (
+        LimitCause.QUEUE_LIMIT,
+        f"{_in_flight(evidence)}{queue_text}{_of_device(evidence)}; {finding}",
+    )
 
 
 def _served(evidence: Evidence, _waited: str) -> Cause:
-    """Judge a run with room in the queue, in which the delays were service times."""
+    """Judge a run with free entries in the queue, in which service times were the delays."""
     if _is_queue_full(evidence):
         return LimitCause.DRIVE, _drive_reason(evidence)
-    if _is_ours(evidence):
+    if _is_replayer_busy(evidence):
         return LimitCause.REPLAYER, f"{_in_flight(evidence)}{_busy(evidence)}{_of_device(evidence)}"
     if (evidence.processor_share or 0.0) >= DOMINANT:
         return (
             LimitCause.PROCESSOR,
-            f"{_in_flight(evidence)}{_told(evidence, *_STOOD)}{_of_device(evidence)}",
+            f"{_in_flight(evidence)}{_share_text(evidence, *_STOOD)}{_of_device(evidence)}",
         )
     if _is_device_idle(evidence) and not _is_in_memory(evidence):
         above = "most of the service time was spent in filesystem and block layer"
@@ -581,9 +596,9 @@ def _served(evidence: Evidence, _waited: str) -> Cause:
 
 
 def _is_throttled(evidence: Evidence) -> bool:
-    """Return whether a limit above the device held.
+    """Return whether a limit above the device, such as a control group's, limited the run.
 
-    It was reached, or nearly, and I/Os were long above the device.
+    That is so if its rate was reached, or I/Os spent most of their time above the device.
     """
     return evidence.throttle is not None and (
         (evidence.throttle_share or 0.0) >= REACHED or _is_device_idle(evidence)
@@ -591,9 +606,7 @@ def _is_throttled(evidence: Evidence) -> bool:
 
 
 def _is_cached(evidence: Evidence) -> bool:
-    """Return whether the submitting thread was busy copying to and from memory that the kernel
-    holds.
-    """
+    """Return whether the submitting thread was busy copying to and from the page cache."""
     kernel = evidence.kernel_share or 0.0
     running = max(
         kernel, (evidence.submitter_busy_share or 0.0) - (evidence.processor_share or 0.0)
@@ -605,7 +618,7 @@ def _is_in_memory(evidence: Evidence) -> bool:
     return evidence.storage in ("memory", "page cache")
 
 
-def _is_ours(evidence: Evidence) -> bool:
+def _is_replayer_busy(evidence: Evidence) -> bool:
     """Return whether the submitting thread was busy while the device was not."""
     return (
         _is_device_idle(evidence)
@@ -617,8 +630,8 @@ def _is_ours(evidence: Evidence) -> bool:
 def _is_device_idle(evidence: Evidence) -> bool:
     """Return whether the device is known not to have delayed I/Os.
 
-    Kernels count its busy time in ticks, and some too little of it; the time of its requests they
-    count in nanoseconds.
+    Kernels count a device's busy time in ticks, and some count too little of it. They count the
+    time of its requests in nanoseconds, so that is preferred.
     """
     if evidence.device_time_share is not None:
         return evidence.device_time_share < IDLE
@@ -626,10 +639,7 @@ def _is_device_idle(evidence: Evidence) -> bool:
 
 
 def _is_queue_full(evidence: Evidence) -> bool:
-    """Return whether the block layer's queue was full.
-
-    I/Os waited above it for the device to take more.
-    """
+    """Return whether the block layer's queue was full, so that I/Os waited above it."""
     if evidence.device_busy_share is not None and evidence.device_busy_share < BUSY:
         return False
     limit, mean = evidence.device_queue_limit, evidence.device_queue_mean
@@ -638,7 +648,7 @@ def _is_queue_full(evidence: Evidence) -> bool:
 
 
 def _is_drive(evidence: Evidence) -> bool:
-    """Return whether more in flight would not have moved more."""
+    """Return whether the drive was at its limit: a higher depth would not give more throughput."""
     if _is_queue_full(evidence):
         return True
     if _is_device_idle(evidence):
@@ -657,7 +667,7 @@ def _drive_reason(evidence: Evidence) -> str:
         at_device = f"{evidence.device_queue_mean:.3g} requests at the device"
         return f"{reason}; {at_device}, whose queue takes {evidence.device_queue_limit}"
     if evidence.doubling_gain is not None and evidence.doubling_gain <= FLAT:
-        return f"{reason}; twice as much in flight moves {percent(max(0.0, evidence.doubling_gain))} more"
+        return f"{reason}; twice the depth gives {percent(max(0.0, evidence.doubling_gain))} more throughput"
     return f"{reason}; service times {evidence.slowdown:.0f} times those at a low queue depth"
 
 
@@ -667,19 +677,20 @@ def _in_flight(evidence: Evidence) -> str:
 
 
 def _busy(evidence: Evidence) -> str:
-    return _told(evidence, "submitter_busy_share", ", the submitting thread busy {} of the time")
+    return _share_text(
+        evidence, "submitter_busy_share", ", the submitting thread busy {} of the time"
+    )
 
 
 def _latency(evidence: Evidence) -> str:
-    """Return how long operations take, where, and how long they might take for the load."""
+    """Return the mean service time, and the one that the load needs, in words."""
     mean_ns, needed_ns = evidence.mean_service_ns, evidence.needed_service_ns
-    told = "" if mean_ns is None else f", which take {format_duration(mean_ns)} each on average"
-    told += _of_device(evidence) if told else ""
+    latency = "" if mean_ns is None else f", which take {format_duration(mean_ns)} each on average"
+    latency += _of_device(evidence) if latency else ""
     if needed_ns is not None:
-        return (
-            f"{told}; about {format_duration(needed_ns)} would keep up, a greater queue depth not"
-        )
-    return f"{told}; a shorter latency would help, a greater queue depth not"
+        needed = format_duration(needed_ns)
+        return f"{latency}; about {needed} would keep up, a greater queue depth not"
+    return f"{latency}; a shorter latency would help, a greater queue depth not"
 
 
 def _of_device(evidence: Evidence) -> str:
@@ -705,13 +716,14 @@ _DOING = {
 }  # fmt: skip
 """Activities of threads that operations wait for.
 
-Each has its cause, words for it, a share of it, and words for that share.
+Each has a cause, words for the activity, the field of its share, and words for that share.
 """
 _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
-    BLOCK_QUEUE: lambda found, waited: (
+    BLOCK_QUEUE: lambda evidence, waited: (
         LimitCause.DRIVE,
         (
-            f"{waited and f'{waited} submission that blocked in the kernel: '}{_queue_full(found)}{_of_device(found)}"
+            f"{waited and f'{waited} submission that blocked in the kernel: '}"
+            f"{_queue_full(evidence)}{_of_device(evidence)}"
         ),
     ),
     SUBMISSION: _late_submission,
@@ -722,9 +734,9 @@ _BY_TOP: dict[str, Callable[[Evidence, str], Cause]] = {
     QUEUE: _full,
     BUFFERS: _late_buffers,
     DRIVE: _served,
-    UNKNOWN: lambda _found, waited: (
+    UNKNOWN: lambda _evidence, waited: (
         None,
-        f"{waited} before submission; the reason is not known of a killed run",
+        f"{waited} before submission; the reason is unknown because the run was killed",
     ),
 }
 """The judges of all other components of delay."""

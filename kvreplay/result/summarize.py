@@ -382,7 +382,7 @@ class RunResults:
         )
 
     def warnings(self, device_io: dict[str, DeviceIo]) -> list[str]:
-        """Return warnings about devices whose counters do not fit the operations."""
+        """Return warnings about devices with counters that do not fit the operations."""
         return traffic_warnings(self.setting, self._recorder, device_io)
 
     def metrology(self, device_io: dict[str, DeviceIo], judged: Pace | None) -> Metrology:
@@ -749,7 +749,7 @@ def _storage_notes(begun: RunBegun, deleting: set[str]) -> Iterator[str]:
         yield f"{problem} (see {where}): I/Os from these may be split above the device"
     devices = [str(drive["device"]) for drive in drives if drive.get("device") is not None]
     for device in sorted({d for d in devices if devices.count(d) > 1}):
-        affected = "their figures, and what it read and wrote"
+        affected = "their figures, and the device's counters"
         yield (
             f"several drives of the replay are on one device, {device}: {affected}, cannot be separated"
         )
@@ -760,12 +760,10 @@ COLUMNS = ("request_id", "phase", "op", "length_bytes")
 
 
 class ServedRequests:
-    """The requests of a run.
+    """The requests of a run: rows of the table `served` in order of request_id, and their figures.
 
-    Rows of the table `served` in order of request_id, and the figures of those given out.
-
-    A request is given out when no row of it, nor of one before it, can follow; until then it is
-    held, 200 bytes each.
+    A request is yielded when no more rows of it, or of an earlier request, can follow. Until then
+    it takes 200 bytes of memory.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -778,7 +776,7 @@ class ServedRequests:
         self._later: LeastLater | None = None
         self._is_modelled = not_modelled(setting.reader.meta, setting.request_table) is None
         self._last_load = -1
-        """The request of the last row, if that loads for it."""
+        """The request of the last row, if that row is a load; else -1."""
         self._figures = RequestTimes(setting.config.criteria.targets_ns)
 
     def begin(self) -> None:
@@ -790,16 +788,15 @@ class ServedRequests:
     ) -> Iterator[pa.RecordBatch]:
         """Take the rows of `batch`, from `first_row` on, with the measurements in `run_part`.
 
-        Yield requests that are over.
-
-        `counts` says of each row of the part whether figures count it.
+        Yield the requests that are complete. `counts` is true for each row of `run_part` that
+        figures count.
         """
         columns = {
             **{name: numbers(batch.column(name)) for name in ("request_id", "length_bytes")},
             **{name: numbers(batch.column(name), "i1") for name in ("phase", "op")},
         }
         if (node := self._setting.config.node) is not None:
-            # Of other nodes' rows nothing is replayed, and nothing counts.
+            # Rows of other nodes are not replayed, and do not count.
             is_own = numbers(batch.column("node"), "i4") == node
             columns["request_id"] = np.where(is_own, columns["request_id"], -1)
         row = 0
@@ -808,7 +805,7 @@ class ServedRequests:
         ) < batch.num_rows:
             if self._later is None:
                 self._later = LeastLater(self._setting.reader, self._setting.window.rows)
-            yield from self._given(self._requests.pop(self._later.after(first_row + row)))
+            yield from self._finish(self._requests.pop(self._later.after(first_row + row)))
             self._requests.make_room()
         if batch.num_rows:
             is_load = IS_LOAD[columns["phase"][-1]] and columns["op"][-1] == READ
@@ -816,9 +813,9 @@ class ServedRequests:
 
     def end(self) -> Iterator[pa.RecordBatch]:
         """Yield the requests that are left: no row will follow."""
-        yield from self._given(self._requests.pop(NEVER_NS), is_last=True)
+        yield from self._finish(self._requests.pop(NEVER_NS), is_last=True)
 
-    def _given(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
+    def _finish(self, served: np.ndarray, *, is_last: bool = False) -> Iterator[pa.RecordBatch]:
         if not len(served):
             return
         request_table = self._setting.request_table
@@ -864,7 +861,7 @@ class ServedRequests:
         yield batch_of(SERVED, values | {"qos": qos})
 
     def figures(self) -> RequestFigures:
-        """Return the figures of the requests that were given out."""
+        """Return the figures of the requests that were yielded."""
         reason = not_modelled(self._setting.reader.meta, self._setting.request_table)
         return self._figures.figures(reason, is_open_loop=self._is_open_loop)
 
@@ -889,10 +886,10 @@ def not_modelled(meta: Metadata, request_table: RequestTable | None) -> str | No
 def compute_ns(
     meta: Metadata, input_tokens: np.ndarray, loads: np.ndarray, loaded_bytes: np.ndarray
 ) -> np.ndarray:
-    """Return int64 a request: the compute time of the rest of its prompt by the trace's model.
+    """Return the compute time of the uncached tokens of each request's prompt (int64, ns).
 
-    `loads` and `loaded_bytes` are the rows of the trace that load for it, and their bytes, on all
-    tiers.
+    It follows the trace's model. `loads` and `loaded_bytes` are the number of the trace's rows that
+    load for the request, on all tiers, and their bytes.
     """
     hierarchy, model = meta.config["hierarchy"], meta.model or {}
     hit_tokens = (

@@ -1,11 +1,9 @@
-"""The verdict of a run.
-
-Load asked for, load measured, and the bottleneck, in one sentence and in fields.
+"""The verdict of a run: offered load, delivered load and bottleneck, as a sentence and as fields.
 
 `levels_of` shows how a tier's service times depend on the number of operations in flight: the same
-drive under less load, from one run. Twice as many in flight that move twice as much mean that the
-drive could take more; that move the same mean that it is saturated. Both are Little's law (in
-flight = rate x service time) at two levels of load.
+drive under less load, from one run. If twice as many in flight give twice the throughput, the drive
+could take more; if they give the same throughput, it is saturated. Both follow from Little's law
+(in flight = rate x service time) at two levels of load.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 
 from kvreplay.engine.job import Driven
 from kvreplay.plan.row_ring import READ, WRITE
-from kvreplay.result.cause import Spent, is_late, judge, part_counted, shares_of
+from kvreplay.result.cause import Spent, counted_share, is_late, judge, shares_of
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
 from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
@@ -40,13 +38,12 @@ from kvtrace.core.units import (
 ALL = 0.99
 """A run that delivers this share of the offered load delivered all of it.
 
-The rest is rounding at the start and the end of the run.
+The remainder is rounding at the start and the end of the run.
 """
 THROTTLED = (0.25, 1.5)
-"""Times a throttle's limit.
+"""Range of the traffic, as multiples of a throttle's limit, in which it may limit the run.
 
-A run with this much traffic may be limited by it. Kernels let less through where I/Os come one by one, and more
-before it takes hold.
+Kernels let less through if I/Os come one by one, and more before the throttle takes effect.
 """
 _WORDS = {
     None: ("bottleneck not identified", "what they waited for was not identified"),
@@ -65,14 +62,14 @@ _WORDS = {
 }
 """Sentences by cause: for a run, and for its late operations."""
 OTHERS = 1.1
-"""Times the time in which a run had operations in flight.
+"""Maximum busy time of a device, as a multiple of the time in which operations were in flight.
 
-A device that was busy for longer worked for others, too.
+A device that was busy for longer worked for other programs, too.
 """
 SINGLE = 0.9
-"""The least share of a tier's bytes that operations of one I/O must transfer.
+"""Minimum share of a tier's bytes that operations of a single I/O must transfer.
 
-Then each operation in flight takes one place of the queue.
+Then each operation in flight uses one entry of the queue.
 """
 
 
@@ -86,7 +83,7 @@ def verdict(
 ) -> RunVerdict:
     """Return the verdict of a run.
 
-    `judged` is its pace, `because` what set the depth; else as of `summary`.
+    `judged` is its pace, and `because` the reason for its depth. The others are as in `summary`.
     """
     tiers = [
         (i, t)
@@ -94,8 +91,8 @@ def verdict(
         if t is not None and recorder.total("good", recorder.kinds_of(i))
     ]
     rates = [_rate(recorder, index, tier) for index, tier in tiers]
-    # The tier whose operations took and waited for the most time; no simulation first. Waits for
-    # earlier operations, which may be another tier's, are in an open loop no part of it.
+    # The tier whose operations took and waited for the most time; real tiers come before simulated
+    # ones. Waits for earlier operations, which may be another tier's, do not count.
     index, tier = max(
         tiers,
         key=lambda candidate: (
@@ -134,8 +131,8 @@ def judged_run(
 ) -> RunVerdict:
     """Return the verdict of one run, or of all ranks together, about `tier`.
 
-    Parameters as of `judge`. `rates` are the tiers' loads, `because` says why the queue depth is as
-    it is, `in_all` names the runs with that depth.
+    Parameters are as in `judge`. `rates` are the tiers' loads, `because` is the reason for the
+    queue depth, and `in_all` is a remark on the depth for several ranks.
     """
     has_reached = None if pace is None else pace.kept_pace
     rate = next((tier_rate for tier_rate in rates if tier_rate.tier == tier), None)
@@ -151,14 +148,14 @@ def judged_run(
     if pace is not None:
         sentence = _delivered(rate, pace, cause, reason, evidence, limit)
     else:
-        held = (
+        bottleneck = (
             ""
             if reason is None
             else f": {_words(cause, rate, limit, evidence.storage)[0]} ({reason})"
         )
         sentence = (
             f"{named(rate)} reached {reached_of(rate)} at queue depth"
-            f" {evidence.queue_depth}{in_all}{held}"
+            f" {evidence.queue_depth}{in_all}{bottleneck}"
         )
     return make_verdict(sentence=sentence, cause=cause, reason=reason)
 
@@ -169,19 +166,19 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
     count = recorder.total("good", kinds)
     moved_bytes = recorder.total("moved_bytes", kinds) if tier.has_times else 0
     if recorder.is_open_loop:
-        late, asked, reached, _ = recorder.delivery(kinds)
+        late, offered, reached, _ = recorder.delivery(kinds)
     else:
-        late, asked, reached = None, None, per_second(count, recorder.span_ns(kinds))
+        late, offered, reached = None, None, per_second(count, recorder.span_ns(kinds))
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
         asked_bytes_per_s=(
-            asked * recorder.total("due_bytes", kinds) / recorder.total("due", kinds)
-            if asked and moved_bytes
+            offered * recorder.total("due_bytes", kinds) / recorder.total("due", kinds)
+            if offered and moved_bytes
             else None
         ),
         reached_bytes_per_s=reached * moved_bytes / count if reached and moved_bytes else None,
-        asked_operations_per_s=asked,
+        asked_operations_per_s=offered,
         reached_operations_per_s=reached,
         end_late_ns=late,
     )
@@ -212,7 +209,7 @@ def _evidence(
     facts |= _latencies(recorder, kinds, judged)
     if index is not None and tier is not None and tier.has_times:
         moves = recorder.order.levels(index)
-        # A place of the queue is an operation if nearly all were of one I/O.
+        # If nearly all operations are of one I/O, each uses one entry of the queue.
         if len(moves) and recorder.total("single_bytes", kinds) >= SINGLE * recorder.total(
             "moved_bytes", kinds
         ):
@@ -222,7 +219,7 @@ def _evidence(
             facts |= {"doubling_gain": gain, "slowdown": slowdown}
         facts["doubling_gain"] = _gain_of(recorder, index, driven, facts.get("doubling_gain"))
         facts |= _of_devices(
-            tier, device_io, recorder.order.covered_ns(index) / part_counted(recorder, driven)
+            tier, device_io, recorder.order.covered_ns(index) / counted_share(recorder, driven)
         )
         if driven is not None:
             facts["throttle"], facts["throttle_share"] = _throttle(recorder, index, tier)
@@ -247,10 +244,10 @@ def _evidence(
 def _latencies(
     recorder: OperationRecorder[Tier], kinds: Sequence[int], judged: Pace | None
 ) -> JsonObject:
-    """Return the mean service time, and the one with which an open loop would have kept up, about.
+    """Return the mean service time, and the approximate one with which an open loop would keep up.
 
-    Operations that wait for each other take as long as their service times together, so a load that
-    took twice its time needs service times of half the length.
+    Operations that wait for each other take the sum of their service times. So a load that took
+    twice its time needs service times of half the length.
     """
     completed = recorder.total("good", kinds)
     if not completed:
@@ -270,25 +267,27 @@ def _latencies(
 def _gain_of(
     recorder: OperationRecorder[Tier], index: int, driven: Driven | None, measured: float | None
 ) -> float | None:
-    """Return the `measured` gain of twice as much in flight, else the gain by the tier's model.
+    """Return the `measured` gain of twice the depth, else the gain by the tier's model.
 
-    Twice the mean in flight while the tier had work: I/Os of a measured drive, operations of
-    others.
+    The model is evaluated at the mean number in flight while the tier had work. That counts I/Os
+    for a measured drive, and operations for other models.
     """
     tier, kinds = (
         recorder.tiers[index],
         recorder.kinds_of(index, READ) + recorder.kinds_of(index, WRITE),
     )
-    moved, read = (
-        recorder.total("moved_bytes", of) for of in (kinds, recorder.kinds_of(index, READ))
+    moved_bytes, read_bytes = (
+        recorder.total("moved_bytes", selected_kinds)
+        for selected_kinds in (kinds, recorder.kinds_of(index, READ))
     )
-    at_work = recorder.order.covered_ns(index) / part_counted(recorder, driven)
+    at_work = recorder.order.covered_ns(index) / counted_share(recorder, driven)
     in_flight = (driven.in_use_ns or 0) / max(1, at_work) if driven else 0.0
-    if measured is not None or not isinstance(tier, SimulatedTier) or not (moved and in_flight):
+    if not isinstance(tier, SimulatedTier) or measured is not None:
         return measured
-    return tier.gain(
-        moved / recorder.total("good", kinds), recorder.io_bytes, read / moved, in_flight
-    )
+    if not (moved_bytes and in_flight):
+        return measured
+    mean_bytes = moved_bytes / recorder.total("good", kinds)
+    return tier.gain(mean_bytes, recorder.io_bytes, read_bytes / moved_bytes, in_flight)
 
 
 def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
@@ -323,10 +322,10 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
 def _throttle(
     recorder: OperationRecorder[Tier], index: int, tier: Tier
 ) -> tuple[str | None, float | None]:
-    """Return the limit above the devices of a tier that it came nearest to, as the kernel says it,
-    and how near.
+    """Return the throttle above a tier's devices with the nearest limit, and its usage.
 
-    The limits are those at the end of the run.
+    The throttle is in the kernel's words; the usage is the traffic as a share of the limit. Limits
+    are those at the end of the run.
     """
     covered_ns, nearest = recorder.order.covered_ns(index), ("", 0.0)
     for number, drive in enumerate(tier.drives):
@@ -341,7 +340,7 @@ def _throttle(
 
 
 def storage_of(tier: Tier | None) -> str:
-    """Return words for the storage beneath a tier."""
+    """Return the kind of storage beneath a tier, in words."""
     if tier is None or isinstance(tier, ObjectTier):
         return "drive" if tier is None else "object store"
     if tier.is_copied:
@@ -358,11 +357,10 @@ def storage_of(tier: Tier | None) -> str:
 
 
 def _of_devices(tier: Tier, device_io: dict[str, DeviceIo], at_work_ns: float) -> JsonObject:
-    """Return how busy the devices beneath a tier were while its operations were in flight, the
-    busiest of several.
+    """Return the utilization of the devices beneath a tier while its operations were in flight.
 
-    A device that was busy for longer than that, others kept busy: how it was meanwhile is not
-    known.
+    For several devices, it is that of the busiest. If a device was busy for longer than operations
+    were in flight, other programs used it, and its utilization by this run is unknown.
     """
     drives = {name: device_io.get(name) for name in (tier.name, *(d.name for d in tier.drives))}
     measured = {
@@ -398,10 +396,7 @@ def _delivered(
     evidence: Evidence,
     limit: str,
 ) -> str:
-    """Describe an open loop.
-
-    Load delivered of the load asked, share on time, and the cause of delays.
-    """
+    """Describe an open loop: the delivered load, the share on time, and the cause of delays."""
     is_behind = bool(evidence.is_end_late)
     delivered = f"{named(rate)} delivered {_of_asked(rate, is_behind=is_behind)}"
     if is_behind:
@@ -416,20 +411,20 @@ def _delivered(
     delivered += f"; {percent(1 - on_time)} of operations late by more than 1 ms{times}"
     if reason is None:
         return delivered
-    held, waited = _words(cause, rate, limit, evidence.storage)
-    return f"{delivered}: {held if is_behind else waited} ({reason})"
+    behind_text, late_text = _words(cause, rate, limit, evidence.storage)
+    return f"{delivered}: {behind_text if is_behind else late_text} ({reason})"
 
 
 def _words(cause: LimitCause | None, rate: TierRate, limit: str, storage: str) -> tuple[str, str]:
     """Return the sentences on the cause: one for a run that fell behind, one for late operations."""
     if cause in _WORDS:
-        held, waited = _WORDS[cause]
-        return held.format(limit=limit, storage=storage), waited.format(
+        run_text, late_text = _WORDS[cause]
+        return run_text.format(limit=limit, storage=storage), late_text.format(
             limit=limit, storage=storage
         )
-    assert cause is not None, "it has words of its own"
-    what, verb = limiting(cause, "tier's model" if rate.is_simulated else storage)
-    return f"{what} {verb} the limit", f"they waited for {what}"
+    assert cause is not None, "None has an entry in _WORDS"
+    subject, verb = limiting(cause, "tier's model" if rate.is_simulated else storage)
+    return f"{subject} {verb} the limit", f"they waited for {subject}"
 
 
 def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
@@ -456,40 +451,42 @@ def reached_of(rate: TierRate) -> str:
 
 def _of_asked(rate: TierRate, *, is_behind: bool) -> str:
     """Return words for the delivered load of a tier, and its share of the offered load."""
-    asked, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
-    is_bytes = asked is not None and reached is not None
+    offered, reached = rate.asked_bytes_per_s, rate.reached_bytes_per_s
+    is_bytes = offered is not None and reached is not None
     if not is_bytes:
-        asked, reached = rate.asked_operations_per_s, rate.reached_operations_per_s
-    if asked is None or reached is None:
+        offered, reached = rate.asked_operations_per_s, rate.reached_operations_per_s
+    if offered is None or reached is None:
         return f"{reached_of(rate)} of all asked at once"
-    share = reached / asked
+    share = reached / offered
     if share >= ALL and not is_behind:
-        return f"all of the {format_rate(asked) if is_bytes else f'{asked:,.0f} op/s'} asked"
-    had, all_ = (
-        map(format_rate, (reached, asked))
+        return f"all of the {format_rate(offered) if is_bytes else f'{offered:,.0f} op/s'} asked"
+    delivered_text, offered_text = (
+        map(format_rate, (reached, offered))
         if is_bytes
-        else (f"{each:,.0f} op/s" for each in (reached, asked))
+        else (f"{rate_value:,.0f} op/s" for rate_value in (reached, offered))
     )
-    # The unit stands once if it is the same: 1.90 of 3.00 GB/s.
-    both = f"{had.removesuffix(all_[all_.index(' ') :])} of {all_}"
-    return f"{both} asked ({percent(min(1.0, share))})"
+    # A common unit is written once: 1.90 of 3.00 GB/s.
+    text = (
+        f"{delivered_text.removesuffix(offered_text[offered_text.index(' ') :])} of {offered_text}"
+    )
+    return f"{text} asked ({percent(min(1.0, share))})"
 
 
-LEAST = 8
-"""Operations of one kind and length at a level, for a median."""
-LEAST_LOW = 4
-"""The same at the lowest.
+MIN_OPERATIONS = 8
+"""Minimum number of operations of one kind and length at a level, for a median."""
+MIN_LOW_OPERATIONS = 4
+"""The same at the lowest level.
 
-Few are served before a queue has filled, and what is asked of their ratio is large.
+Few operations are served before the queue has filled, and only a large ratio counts there.
 """
-MOST_KINDS = 16
-LEAST_LEVEL = 4
-"""In flight at least, to halve."""
+MAX_KINDS = 16
+MIN_LEVEL = 4
+"""Minimum number in flight, so that half of it can be compared."""
 FULL, HALF, LOW = 0.8, (0.35, 0.6), 0.125
-"""Levels, as parts of the greatest that is usual."""
+"""Levels, as shares of the usual maximum in flight."""
 _USUAL_PERCENT = 95
 DISAGREE = 0.4
-"""Gains further apart tell nothing."""
+"""If the two estimates of the gain differ by more, neither is used."""
 
 
 def levels_of(
@@ -497,8 +494,8 @@ def levels_of(
 ) -> tuple[float | None, float | None]:
     """Return `doubling_gain` and `slowdown` of `Evidence`, for operations of one I/O each.
 
-    They are in the order of their submission; `kind` (int64) tells apart what cannot be compared:
-    operations and lengths.
+    Operations are in the order of submission. `kind` (int64) encodes operation and length; only
+    operations of one kind are compared.
     """
     service = completed - submitted
     if not len(service) or (service <= 0).any():
@@ -515,11 +512,15 @@ def levels_of(
         np.interp(completed, times, passed) - np.interp(submitted, times, passed)
     ) / service
     usual = float(np.percentile(at_start, _USUAL_PERCENT))
-    if usual < LEAST_LEVEL:
+    if usual < MIN_LEVEL:
         return None, None
     gains = [_gain(level, usual, service, kind) for level in (at_start, meanwhile)]
     slowdown = _ratio(
-        service, kind, at_start >= FULL * usual, at_start <= max(1.0, LOW * usual), LEAST_LOW
+        service,
+        kind,
+        at_start >= FULL * usual,
+        at_start <= max(1.0, LOW * usual),
+        MIN_LOW_OPERATIONS,
     )
     gains_known = [gain for gain in gains if gain is not None]
     is_agreed = len(gains_known) == len(gains) and abs(gains_known[0] - gains_known[1]) <= DISAGREE
@@ -532,7 +533,7 @@ def _gain(level: np.ndarray, usual: float, service: np.ndarray, kind: np.ndarray
     if slower is None:
         return None
     gain = float(np.mean(level[full]) / np.mean(level[half]))
-    # The gain of so much more in flight, as that of twice as much.
+    # The gain from this increase in flight, converted to the gain from doubling.
     return float((gain / slower) ** (1 / np.log2(gain)) - 1)
 
 
@@ -541,23 +542,24 @@ def _ratio(
     kind: np.ndarray,
     upper: np.ndarray,
     lower: np.ndarray,
-    min_count: int = LEAST,
+    min_count: int = MIN_OPERATIONS,
 ) -> float | None:
-    """Return the median service time at the upper level over that at the lower, over kinds that
-    both have enough of.
+    """Return the ratio of median service times at the upper and the lower level.
+
+    It is the weighted mean over the kinds with enough operations at both levels.
     """
     ratios, weights = [], []
     kinds, counts = np.unique(kind[lower], return_counts=True)
-    for kind_index in kinds[np.argsort(-counts, kind="stable")[:MOST_KINDS]]:
+    for kind_index in kinds[np.argsort(-counts, kind="stable")[:MAX_KINDS]]:
         above, below = service[upper & (kind == kind_index)], service[lower & (kind == kind_index)]
-        if len(above) >= LEAST and len(below) >= min_count:
+        if len(above) >= MIN_OPERATIONS and len(below) >= min_count:
             ratios.append(float(np.median(above) / np.median(below)))
             weights.append(min(len(above), len(below)))
     return float(np.average(ratios, weights=weights)) if ratios else None
 
 
 EXPECTED = (0.9, 1.1)
-"""Ratios of measured to expected that need no explanation."""
+"""Range of the ratio of measured to expected throughput that needs no explanation."""
 _OURS = (
     LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.KERNEL, LimitCause.DEPENDENCIES,
 )  # fmt: skip
@@ -571,11 +573,11 @@ _NEW_FILES = (
 
 
 def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
-    """Return five lines: the drive file's expectation for the run's load, the measurement, and the
+    """Return five lines: the drive file's prediction for the run's load, the measurement, and the
     reason for the difference.
 
-    In one where there is nothing to compare: no tier on storage, or the queue depth reached is not
-    known.
+    There is only one line if they cannot be compared: no tier on storage, or an unknown queue
+    depth.
     """
     judged, first = summary.judgement, f"{path.name}: "
     if judged is None:
@@ -589,8 +591,8 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
     if not (transfers and in_flight and observed) or len(drives) != 1:
         return [
             (
-                f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is not"
-                " known"
+                f"{first}nothing to compare: {judged.tier} is not one drive, or its queue depth is"
+                " unknown"
             )
         ]
     facts, drive, total = drives[0], DriveFile.read(path), sum(f.bytes or 0 for f in transfers)
@@ -603,7 +605,7 @@ def beside_drive(path: Path, run: RunBegun, summary: Summary) -> list[str]:
         Path(facts["target"]),
         facts.get("filesystem"),
     )
-    # With less than one in flight on average it stood idle for the rest of the time.
+    # With less than one in flight on average, the drive was idle for the rest of the time.
     expected = model.at(size, max(1.0, in_flight), share)[0] * min(1.0, in_flight)
     ratio, longest_kib, beneath = (
         observed / expected,

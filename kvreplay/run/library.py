@@ -275,9 +275,9 @@ def replay(
 ) -> Run:
     """Replay a trace on real storage and measure each operation.
 
-    Writes carry data that neither deduplicates nor compresses. What the replayed part reads but
-    does not write is written first and not measured. Stages of a request, and operations on one
-    object, keep their order.
+    Writes carry data that neither deduplicates nor compresses. Objects that the replayed part
+    reads but does not write are written first and not measured. Stages of a request, and operations
+    on one object, keep their order.
 
     Args:
         trace: A `Trace`, or the path of one.
@@ -363,7 +363,7 @@ def replay(
     return replay_config(config, path, argv, output=output, overwrite=overwrite)
 
 
-def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides:
+def compare(first: Run | str | Path, *more_runs: Run | str | Path) -> ComparedSides:
     """Compare runs, or folders of trials, each with the first.
 
     `kvdistill.compare` does it, and takes traces and probes as well. A folder of trials, as
@@ -385,7 +385,7 @@ def compare(first: Run | str | Path, *others: Run | str | Path) -> ComparedSides
     """
     import kvdistill
 
-    return kvdistill.compare(first, *others)
+    return kvdistill.compare(first, *more_runs)
 
 
 def replay_config(

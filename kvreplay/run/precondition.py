@@ -225,7 +225,7 @@ class LaidOut:
     """Number of objects written that the replay reads but never wrote."""
     bytes: int = 0
     """Sum of the lengths of these objects."""
-    whole: list[tuple[ExtentTier, Region]] = field(default_factory=list)
+    filled: list[tuple[ExtentTier, Region]] = field(default_factory=list)
     """The drives that are completely written now, each with the region that was unwritten."""
 
 
@@ -315,7 +315,7 @@ def lay_out_all(
             laid_out.objects += len(objects)
             laid_out.bytes += int(lengths.sum())
             drive.written_first_bytes += total - int((extents.ends - extents.starts).sum())
-            laid_out.whole.append((drive, region))
+            laid_out.filled.append((drive, region))
     return laid_out
 
 

@@ -52,7 +52,7 @@ from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
 from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import Holding, Tier, drives_of
-from kvtrace.core.app import noted_signals
+from kvtrace.core.app import log, noted_signals
 from kvtrace.core.errors import (
     DeviceError,
     FailedOperations,
@@ -77,6 +77,7 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.signals import INTERRUPTED
 from kvtrace.core.tables import create
+from kvtrace.core.units import format_bytes
 
 NOTED_UNREAD_SHARE = 0.01
 """Share of the time that the queue was idle because the trace was not read yet, from which on a run
@@ -210,7 +211,8 @@ class _Run:
             # The reason is a signal, or the end of the other ranks.
             interrupted = signalled if together is None else lambda: signalled() or together.reason
             open_tiers(setting, stack)
-            engine = self._choose(config.depth, is_growing=is_open_loop)
+            engine = self._choose(config.depth, is_open_loop=is_open_loop)
+            say_buffers(engine)
             preconditioned = precondition_all(setting, self.data.unstamped, interrupted, self.show)
             lay_out_started_ns = monotonic_ns()
             laid_out = lay_out_all(setting, self.data, interrupted, self.show)
@@ -218,7 +220,7 @@ class _Run:
             populated, failed_populate = self._populate(engine, interrupted, laid_out)
             if failed_populate is None:
                 # How far drives are written, for later runs.
-                for drive, region in laid_out.whole:
+                for drive, region in laid_out.filled:
                     drive.note_written(region)
             with setting.trace.open("rb") as file:
                 digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -314,14 +316,14 @@ class _Run:
                 begun = msgspec.structs.replace(begun, **facts._asdict())
                 return write_down(results, begun, measured, output, probed=probed)
 
-    def _choose(self, depth: int, *, is_growing: bool = False) -> Engine:
+    def _choose(self, depth: int, *, is_open_loop: bool = False) -> Engine:
         config, kinds = self.setting.config, self.setting.window.facts.kinds
         return choose(
             EngineName(config.engine),
             self.setting.tiers,
             depth,
             config.io_bytes,
-            is_growing=is_growing,
+            is_open_loop=is_open_loop,
             # Each I/O of the window's reads and writes may begin within a buffer.
             max_filled=sum(
                 int(2 * kinds["rows"][:, op].sum() + kinds["bytes"][:, op].sum() // config.io_bytes)
@@ -383,8 +385,7 @@ class _Run:
             and setting.pacer.speed is not None
             and not any(t is not None and t.is_of_gpu for t in tiers)
         ):
-            # An open loop's limit is far more than populating needs: its buffers would all be
-            # touched.
+            # An open loop's limit is far more than populating needs.
             engine = self._choose(CLOSED_LOOP_DEPTH)
         job = Job(rows, tiers, self.data, stall_ns=setting.config.stall_ns)
         driven = self._drive(engine, job, interrupted, "populating")
@@ -510,6 +511,21 @@ def write_down(
     return FinishedRun(content, measured.error)
 
 
+_SAID_BUFFER_BYTES = 256 << 20
+"""Buffers that take more memory are mentioned."""
+
+
+def say_buffers(engine: Engine) -> None:
+    """Log how much memory the buffers take, if that is much."""
+    arena = engine.arena
+    touched_bytes = arena.touched * arena.slot_bytes
+    if touched_bytes > _SAID_BUFFER_BYTES:
+        log(
+            f"I/O buffers take {format_bytes(touched_bytes)} of memory, for up to {arena.touched:,}"
+            " I/Os in flight; --queue-depth or --pool limits them"
+        )
+
+
 def open_tiers(setting: Setting, stack: ExitStack) -> None:
     """Open all tiers, which `stack` closes; DeviceError if one refuses or the peak does not fit."""
     residency = setting.window.residency
@@ -534,8 +550,19 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
         )
         peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
         tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
-        stack.callback(tier.close)
+        stack.callback(_close_tier, tier)
         tier.open(max(together))
+
+
+def _close_tier(tier: Tier) -> None:
+    """Close a tier; what cannot be removed is said, and hides no result of the run."""
+    try:
+        tier.close()
+    except OSError as error:
+        log(
+            f"{tier.target} could not be cleaned up ({error.strerror or error}); the next run there"
+            " does it"
+        )
 
 
 def _space(path: Path) -> object:

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import Field, field, fields, is_dataclass
@@ -29,7 +29,7 @@ from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import add_options, named_as_options
-from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals
+from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals, was_interrupted
 from kvtrace.core.units import printable
 
 T = TypeVar("T")
@@ -174,6 +174,7 @@ class Command(TyperCommand):
         for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
             if RENAMED[name].split()[0] in known:
                 raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
+        self._refuse_repeated(ctx, ours)
         add_options(
             {p.name: p.opts[0] for p in self.params if p.opts[0].startswith("--") and p.name}
         )
@@ -199,6 +200,21 @@ class Command(TyperCommand):
                 for each in (path, *([objects_path(path)] if str(path).endswith(SUFFIXES) else [])):
                     check_new(Path(each), how, is_forced=_FORCE in ours)
         return left
+
+    def _refuse_repeated(self, ctx: Any, args: Sequence[str]) -> None:
+        """Raise UsageError if an option that takes one value is given twice in `args`.
+
+        Click would use the last value alone.
+        """
+        names = [argument.partition("=")[0] for argument in args]
+        for parameter in self.params:
+            if not isinstance(parameter, TyperOption) or parameter.is_flag or parameter.multiple:
+                continue
+            count = sum(names.count(name) for name in parameter.opts)
+            if count > 1:
+                raise UsageError(
+                    f"{parameter.opts[0]} is given {count} times, but takes one value", ctx=ctx
+                )
 
     def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
         """Return the first line of the help, whole."""
@@ -440,6 +456,8 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
 
     Raise `error` again if it is ours.
     """
+    if was_interrupted():
+        _fail(program, "interrupted", INTERRUPTED)
     is_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
     if is_out or any(words in str(error) for words in _TOO_LITTLE):
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)

@@ -66,6 +66,11 @@ def _set_all(handler: _Handler) -> None:
             signal.signal(number, handler)
 
 
+def was_interrupted() -> bool:
+    """Return whether a signal raised KeyboardInterrupt, which a library may turn into its own error."""
+    return _Watch.is_answered
+
+
 def _leave() -> None:
     """Remove temporary files, say that the program was interrupted, and end it at once."""
     if "kvtrace.core.temporary" in sys.modules:
@@ -82,6 +87,7 @@ def raised_signals() -> Iterator[None]:
     In a program of its own, a thread ends it if the main thread does not answer, and a signal that
     comes behind the block ends it at once.
     """
+    _Watch.is_answered = False
 
     def interrupt(_number: int, _frame: object) -> None:
         _Watch.is_answered = True

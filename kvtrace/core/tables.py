@@ -348,7 +348,9 @@ class RowCheck:
             raise self._fault(f"{array[at]} is {allowed} ({where})", at, column)
         if column.unit == "bytes" and column.name not in _PLACES:
             # A PiB for each row of a batch does not fit 64 bits.
-            total = pc.sum(array if high * len(array) <= MOST else array.cast("float64")).as_py()
+            total = pc.sum(
+                array if high * len(array) <= MOST else array.cast("float64", safe=False)
+            ).as_py()
             self._totals[column.name] = self._totals.get(column.name, 0) + total
             if self._totals[column.name] > MOST:
                 raise self._fault("all up to these rows add up to over 4 EiB", 0, column)

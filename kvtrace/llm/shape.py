@@ -17,6 +17,7 @@ from typing import ClassVar
 import msgspec
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import named
 from kvtrace.core.units import format_bytes
 
 
@@ -705,10 +706,26 @@ def state_bytes(model: ModelShape, ranks: int = 1) -> int:
     )
 
 
+def _check_heads(model: ModelShape, ranks: int) -> None:
+    """Raise ConfigError if key-value heads can neither be split over `ranks` nor be replicated.
+
+    Engines refuse such a number of ranks, too: vLLM in `get_num_kv_heads`, SGLang likewise.
+    """
+    for group in model.groups:
+        heads = group.kv_heads if isinstance(group, _Heads) else 1
+        if heads % ranks and ranks % heads:
+            divisors = [str(count) for count in range(1, heads + 1) if heads % count == 0]
+            raise ConfigError(
+                f"{named('tensor_parallel', ranks)}: {heads} key-value heads do not divide over"
+                f" {ranks} ranks; take {', '.join(divisors)} or a multiple of {heads}"
+            )
+
+
 def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:
     """Return the pieces in which a chunk of tokens is stored, by the rules of their reads."""
     if ranks < 1:
         raise ValueError(f"ranks(={ranks}) must be > 0")
+    _check_heads(model, ranks)
     dtype, copies = model.kv_dtype, stored_ranks(model, ranks)
     piece_list = []
     growing = sum(g.token_bytes(dtype, ranks) for g in model.groups if isinstance(g, GROWING_KINDS))

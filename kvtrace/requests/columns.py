@@ -512,6 +512,10 @@ def _histograms(path: Path) -> dict[int, list[tuple[Array, Array]]]:
             shares_by_length = decode_json(
                 text, dict[int, float], path, misfit=f"{name} at {start_s} is no histogram: {{}}"
             )
+            if max(map(abs, shares_by_length), default=0) > reading.MAX_TOKENS:
+                raise TraceError(
+                    f"{name} at {start_s} is no histogram of tokens", path=path, column=str(start_s)
+                )
             values, shares = (
                 np.array(list(shares_by_length), dtype=np.int64),
                 np.array(list(shares_by_length.values())),

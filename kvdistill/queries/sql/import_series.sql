@@ -10,8 +10,8 @@ WITH spread AS (
     )
 )
 SELECT second, op,
-    CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT) AS operations,
-    CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT) AS bytes,
-    CAST(round(sum(amount) FILTER (kind = 'means') / nullif(sum(ms) FILTER (kind = 'means'), 0)) AS BIGINT) AS mean_ns
+    TRY_CAST(round(sum(amount) FILTER (kind = 'iops')) AS BIGINT) AS operations,
+    TRY_CAST(round(sum(amount) FILTER (kind = 'bw')) AS BIGINT) AS bytes,
+    TRY_CAST(round(sum(amount) FILTER (kind = 'means') / nullif(sum(ms) FILTER (kind = 'means'), 0)) AS BIGINT) AS mean_ns
 FROM spread
 GROUP BY second, op

@@ -105,9 +105,9 @@ class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
     """What set it: the option, the default of a closed loop, or what an open loop has room for."""
     io_bytes: int | None
     buffer_bytes: int | None = None
-    """What buffers may take.
+    """Memory for the buffers of all I/Os that may be in flight.
 
-    They are touched as more are in flight, in an open loop whose depth is the default.
+    What the window can fill of it is touched before the run, and does not grow.
     """
     buffer_used_bytes: int | None = None
     """What was in use of it at once, at most."""

@@ -92,11 +92,18 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """
     held_trials: int | None = None
     """Those that were sustained; null in a closed loop."""
+    is_delayed_by_replayer: bool | None = None
+    """Whether the replayer's own work delayed most operations; null in a closed loop."""
 
     @property
     def is_held(self) -> bool:
-        """Whether an open loop's load was delivered and is not known to have missed the target."""
-        return self.keeps_up and self.is_within_target is not False
+        """Whether an open loop's load was sustained.
+
+        It was delivered, it is not known to have missed the target, and the replayer did not delay
+        it: a load that the replayer delayed never reached the storage in its time.
+        """
+        is_within_target = self.is_within_target is not False
+        return self.keeps_up and is_within_target and not self.is_delayed_by_replayer
 
     @property
     def keeps_up(self) -> bool:

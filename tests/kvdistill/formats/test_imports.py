@@ -23,6 +23,7 @@ from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, SERIES, TRACE
+from kvtrace.core.temporary import host_digest
 
 HEADER = "\t".join(Style.WARP.columns)
 
@@ -1429,3 +1430,51 @@ def test_numbers_beyond_64_bits_of_an_iolog_are_left_out(tmp_path, name, lines):
         [tmp_path / name], ImportOptions(Format.FIO_IOLOG), tmp_path / "out", ["kvdistill"]
     )
     assert (account.rows_kept, sum(account.left_out.values())) == (1, 1)
+
+
+def test_a_time_beyond_64_bits_of_an_op_log_is_left_out(tmp_path):
+    header = "idx\tthread\top\tclient_id\tn_objects\tbytes\tendpoint\tfile\terror\tstart\tfirst_byte\tend\tduration_ns"
+    times = [
+        ("2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"),
+        ("29999-01-01T00:00:00Z", "29999-01-01T00:00:01Z"),
+    ]
+    rows = [
+        f"{i}\t1\tPUT\t\t1\t4096\tfile://\t/t/a\t\t{start}\t\t{end}\t"
+        for i, (start, end) in enumerate(times)
+    ]
+    (tmp_path / "o.tsv").write_text("\n".join([header, *rows, ""]))
+    account = import_files(
+        [tmp_path / "o.tsv"], ImportOptions(Format.SAI3), tmp_path / "out", ["kvdistill"]
+    )
+    assert (account.rows_kept, sum(account.left_out.values())) == (1, 1)
+
+
+def test_amounts_beyond_64_bits_of_a_fio_log_are_left_out(tmp_path):
+    (tmp_path / "j_bw.1.log").write_text(
+        "500, 1000, 0, 0, 0\n4611686018427, 4611686018427387904, 0, 0, 0\n"
+    )
+    account = import_files(
+        [tmp_path / "j_bw.1.log"], ImportOptions(Format.FIO_LOG), tmp_path / "out", ["kvdistill"]
+    )
+    assert (account.rows_kept, sum(account.left_out.values())) == (1, 1)
+
+
+def test_a_job_whose_name_cannot_be_printed_is_one_error(tmp_path):
+    times = {"min": 1, "max": 1, "mean": 1.0, "N": 1}
+    read = {"io_bytes": 4096, "bw_bytes": 4096, "iops": 1.0, "total_ios": 1, "runtime": 1}
+    job = {"jobname": "a\nb", "error": 0, "read": read | {"lat_ns": times, "clat_ns": times}}
+    (tmp_path / "o.json").write_text(json.dumps({"fio version": "fio-3.33", "jobs": [job]}))
+    with pytest.raises(TraceError, match="cannot be printed"):
+        import_files(
+            [tmp_path / "o.json"], ImportOptions(Format.FIO_JSON), tmp_path / "out", ["kvdistill"]
+        )
+
+
+def test_an_import_replaces_what_a_killed_one_was_writing(tmp_path):
+    (tmp_path / "j_lat.1.log").write_text("1, 1000, 0, 4096, 0\n")
+    (tmp_path / "out").mkdir()
+    stale = f".trace.parquet.{host_digest()}-{2**22 + 1}-5.tmp"
+    (tmp_path / "out" / stale).touch()
+    options = ImportOptions(Format.FIO_LOG)
+    import_files([tmp_path / "j_lat.1.log"], options, tmp_path / "out", ["kvdistill"])
+    assert not (tmp_path / "out" / stale).exists()

@@ -9,6 +9,7 @@ import json
 import math
 import re
 import statistics
+import zipfile
 from pathlib import Path
 
 import msgspec
@@ -431,3 +432,32 @@ def test_the_response_time_stands_beside_the_service_time(tmp_path):
     assert "Response time" in text
     pace = msgspec.to_builtins(read_run(run).pacing) | {"loop": "closed"}
     change_run(run, pacing=pace)
+
+
+def test_hostile_names_are_text_in_pages_and_cells(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl")
+    for number, name in enumerate(
+        ("<img src=x onerror=alert(1)>", '"><script>x', "=cmd|x!A0", "@SUM(A1)")
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        run = write_run(folder / name, [1000, 2000], outcome="ok")
+        documents = make_reports([run], 5).documents
+        for suffix in (".html", ".xlsx"):
+            write_report(documents, folder / f"r{suffix}")
+        page = (folder / "r.html").read_text()
+        assert "<img src=x" not in page
+        assert "<script>x" not in page
+        book = openpyxl.load_workbook(folder / "r.xlsx")
+        cells = [cell for sheet in book for row in sheet.iter_rows() for cell in row]
+        assert not [cell.value for cell in cells if cell.data_type == "f"]
+
+
+def test_an_archive_is_refused_and_not_unpacked(tmp_path):
+    with zipfile.ZipFile(tmp_path / "r.jsonl", "w") as archive:
+        archive.writestr("../slipped", "text")
+    done = run_cli(
+        "kvtrace", "import", tmp_path / "r.jsonl", "-o", tmp_path / "i.parquet", check=False
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1)
+    assert not (tmp_path.parent / "slipped").exists()

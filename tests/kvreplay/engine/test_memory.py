@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,9 @@ from phrases import shows
 from rings import ENGINES, content, drive, engine_of, held, memory_of, rows_of, space_in
 
 from kvreplay.plan.buffers import (
-    FIRST_BYTES,
     HUGE_PAGE_BYTES,
+    REGISTERED_BYTES,
     Arena,
-    growing,
     huge_bytes,
     map_aligned,
     small_page_bytes,
@@ -74,7 +72,7 @@ def test_buffers_are_shorter_than_the_pages_of_some_kernels(
 ) -> None:
     monkeypatch.setattr(mmap, "PAGESIZE", 1 << 16)
     arena = Arena(40, 4096)
-    assert (arena.usable, set(arena.view(arena.address, 40 * 4096))) == (40, {0})
+    assert (arena.touched, set(arena.view(arena.address, 40 * 4096))) == (40, {0})
     with pytest.raises(ValueError, match=r"multiple.*4096"):
         Arena(1, 1000)
 
@@ -102,62 +100,21 @@ def resident_bytes(arena: Arena) -> int:
     return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
-def test_growing_buffers_are_touched_before_they_are_in_use() -> None:
-    arena = Arena(512, MIB, is_growing=True)
-    assert (arena.first, arena.touched, arena.usable) == (FIRST_BYTES // MIB,) * 3
+def test_buffers_are_touched_before_a_run_and_stay_as_they_are() -> None:
+    arena = Arena(512, MIB, is_open_loop=True)
+    assert (arena.touched, arena.registered) == (512, REGISTERED_BYTES // MIB)
     # Whole huge pages, and no more.
-    assert FIRST_BYTES <= resident_bytes(arena) <= FIRST_BYTES + HUGE_PAGE_BYTES
-    views = [arena.view(arena.address + at * MIB, 4) for at in (0, 100)]
-    views[0][:] = views[1][:] = b"kept"
-    arena.grow(arena.first // 2)
-    assert resident_bytes(arena) <= FIRST_BYTES + 2 * HUGE_PAGE_BYTES
-    arena.grow(140)
-    assert 140 * MIB <= resident_bytes(arena) <= 144 * MIB
-    assert arena.usable == 140
-    assert bytes(views[0]) == bytes(views[1]) == b"kept"
-    arena.grow(1000)
-    assert (arena.touched, arena.usable) == (512, 512)
-    assert resident_bytes(arena) >= 512 * MIB
-    assert Arena(8, MIB).usable == 8
+    assert 512 * MIB <= resident_bytes(arena) <= 512 * MIB + HUGE_PAGE_BYTES
+    assert Arena(8, MIB, is_open_loop=True).registered == 8
+    assert Arena(512, 4096).registered == 512
 
 
-@pytest.mark.parametrize("is_growing", [False, True])
-def test_buffers_that_no_row_fills_are_not_touched(*, is_growing: bool) -> None:
-    arena = Arena(64, MIB, is_growing=is_growing, max_touched=2)
-    assert arena.touched == 2
+@pytest.mark.parametrize("is_open_loop", [False, True])
+def test_buffers_that_no_row_fills_are_not_touched(*, is_open_loop: bool) -> None:
+    arena = Arena(64, MIB, is_open_loop=is_open_loop, max_filled=2)
+    assert (arena.touched, arena.registered) == (2, 2)
     assert resident_bytes(arena) <= 2 * MIB + HUGE_PAGE_BYTES
-    # As many may all the same be in flight as at any time.
-    allowed: list[int] = []
-    with growing(arena, lambda: 2, allowed.append):
-        pass
-    assert (allowed, arena.touched, arena.used) == ([64], 2, 2)
-    assert Arena(64, MIB, max_touched=0).touched == 1
-
-
-@pytest.mark.full
-def test_a_watcher_touches_four_times_the_buffers_in_use(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    arena, used, allowed, grown = Arena(512, MIB, is_growing=True), [100], [], threading.Event()
-
-    def let(count: int) -> None:
-        allowed.append(count)
-        if count >= 400:
-            grown.set()
-
-    with growing(arena, lambda: used[0], let):
-        assert grown.wait(60)
-    # In steps: the first of them may be used while the last is touched.
-    assert allowed == [128, 160, 192, 224, 256, 288, 320, 352, 384, 416]
-    assert (arena.touched, arena.used, arena.slot_bytes) == (416, 100, MIB)
-
-    def refuse(_self: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    whole = Arena(256, MIB, is_growing=True)
-    with growing(whole, lambda: 1, allowed.append):
-        assert allowed[-1] == 256, "where none can be started, all are touched"
+    assert Arena(64, MIB, max_filled=0).touched == 1
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -165,7 +122,7 @@ def test_a_watcher_touches_four_times_the_buffers_in_use(
 def test_an_engine_reports_as_many_buffers_as_were_in_flight(
     tmp_path: Path, name: str, count: int
 ) -> None:
-    engine = engine_of(name, 256, MIB, is_growing=True)
+    engine = engine_of(name, 256, MIB, is_open_loop=True)
     assert (engine.arena.used, engine.arena.nbytes) == (None, 256 * MIB)
     with space_in(tmp_path / "space", count * MIB) as tier:
         for op in (WRITE, READ):
@@ -178,10 +135,9 @@ def test_an_engine_reports_as_many_buffers_as_were_in_flight(
     assert arena.used is not None
     assert 1 <= arena.used <= count
     assert engine.arena.used * MIB < engine.arena.nbytes
-    # None was in use that was not touched before, and no more than four times as many, and a step,
-    # were touched.
-    assert arena.used <= arena.touched <= max(arena.first, 4 * arena.used + 32)
-    assert resident_bytes(arena) <= arena.touched * MIB + HUGE_PAGE_BYTES
+    # The run took no more memory than before it.
+    assert arena.used <= arena.touched == 256
+    assert 256 * MIB <= resident_bytes(arena) <= 256 * MIB + HUGE_PAGE_BYTES
 
 
 def test_memory_that_is_not_mapped_has_none() -> None:

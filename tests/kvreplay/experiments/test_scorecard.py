@@ -5,11 +5,13 @@ Its figures are those of the runs that it keeps, recomputed from their operation
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 import math
 import shlex
 from statistics import median
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -18,8 +20,16 @@ from drive_files import cell, drive_of, write_drive
 from phrases import show_each, shows
 from whole import read_table
 
-from kvreplay.experiments.scorecard import card_document, first_users
+from kvreplay.experiments.scorecard import (
+    ReadingWindow,
+    card_document,
+    first_users,
+    longer_window,
+)
+from kvreplay.plan.replay_config import Config
+from kvreplay.run.replay import Replay
 from kvtrace.core.document.chapters import card_answer
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
 
@@ -271,3 +281,53 @@ def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
     cells = [replace(c, bytes_per_s=None, read=None) if c.depth == 64 else c for c in drive.cells]
     assert largest[-1] is not None
     assert drive_table(replace(drive, cells=cells)).rows[-1][-1] is None
+
+
+@pytest.mark.parametrize(
+    ("window", "longer"),
+    [
+        ("steady:3s", "steady:6s"),
+        ("busiest:500ms", "busiest:1s"),
+        ("from:300s+60s", "from:300s+120s"),
+        (None, None),
+        ("all", None),
+    ],
+)
+def test_a_window_is_doubled(window, longer):
+    assert longer_window(window) == longer
+
+
+@pytest.mark.parametrize(("reads_from_s", "tried"), [(3, [3]), (12, [3, 6, 12]), (999, [])])
+def test_a_window_without_reads_grows_or_is_refused(tmp_path, monkeypatch, reads_from_s, tried):
+    """A window of 3 s in which storage is only written says nothing of reads."""
+    windows = []
+
+    def replayed(request):
+        seconds = int(request.config.window.removeprefix("steady:").removesuffix("s"))
+        windows.append(seconds)
+        request.output.mkdir(parents=True)
+        figures = SimpleNamespace(
+            op="read", operations=int(seconds >= reads_from_s), is_simulated=False, tier="nvme"
+        )
+        run = SimpleNamespace(
+            summary=SimpleNamespace(figures=[figures]),
+            window=SimpleNamespace(window=request.config.window),
+        )
+        return SimpleNamespace(error=None, run=run)
+
+    monkeypatch.setattr("kvreplay.experiments.scorecard.replay", replayed)
+    monkeypatch.setattr("kvreplay.experiments.scorecard.measured_figures", lambda figures: figures)
+    request = Replay(
+        Config(tiers={"nvme": "ram"}, window="steady:3s"), tmp_path / "t", tmp_path / "run", []
+    )
+    reading = ReadingWindow("lmcache-disk")
+    if not tried:
+        with pytest.raises(ConfigError):
+            reading(request)
+        assert windows == [3, 6, 12, 24, 48]
+        return
+    reading(request)
+    assert windows == tried
+    # Later runs begin with the window that was found.
+    reading(dataclasses.replace(request, output=tmp_path / "next"))
+    assert windows == [*tried, tried[-1]]

@@ -475,6 +475,21 @@ def test_a_delivered_load_is_sustained_despite_late_operations() -> None:
     )
 
 
+def test_a_load_that_the_replayer_delayed_is_not_sustained() -> None:
+    (late,) = points([1.0], [False])
+    late = msgspec.structs.replace(
+        late,
+        is_delivered=True,
+        is_delayed_by_replayer=True,
+        late_by_itself_fraction=1.0,
+        cause="submission",
+        read_p99_ns=10**6,
+    )
+    assert not late.is_held
+    assert next_value(Axis.USERS, [1], [late]) is None
+    assert shows(progress_of(Axis.USERS, late, None), "100.0 % … submission … p99 1.00 ms")
+
+
 @pytest.mark.parametrize(
     ("drive", "data", "expected"),
     [(0.3, 0.1, LimitCause.DRIVE), (0.1, 0.3, None)],

@@ -262,7 +262,7 @@ def test_where_nothing_is_half_all_parts_are_told() -> None:
     cause, reason = open_loop(
         is_end_late=True, response_shares={"before submission": 0.8, "drive": 0.2}
     )
-    assert (cause, "not known" in reason) == (None, True)
+    assert (cause, "unknown" in reason) == (None, True)
     assert open_loop(is_end_late=True)[0] is None
     assert closed_loop()[0] is None
     assert (

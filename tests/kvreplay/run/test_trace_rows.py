@@ -101,7 +101,7 @@ def test_operations_join_with_the_trace(tmp_path, options, rows):
 
 def test_repeats_name_the_same_rows_again(tmp_path):
     trace = make_trace(tmp_path)
-    config = run_config(window="from:90ms+30ms", speed=1.0, runtime="70ms", warmup="40rows")
+    config = run_config(window="from:90ms+30ms", speed=1.0, runtime="300ms", warmup="40rows")
     done = replay(Replay(config, trace, tmp_path / "run", []))
     assert done.error is None
     ops = read_ops(tmp_path / "run")

@@ -20,7 +20,7 @@ from whole import read_table
 
 from kvreplay.engine.limits import with_depth
 from kvreplay.plan.replay_config import Config
-from kvreplay.result.cause import part_counted
+from kvreplay.result.cause import counted_share
 from kvreplay.run.replay import Replay, replay
 from kvreplay.run.run_document import run_document
 from kvreplay.tiers.files import FileTier
@@ -400,7 +400,7 @@ def test_a_device_that_others_keep_busy_tells_nothing_of_ours(
 def test_warm_up_of_threads_and_devices_is_not_counted() -> None:
     def part(left_out: int) -> float:
         run = {"left_out": left_out, "counted_sent": 10, "from_ns": 75}
-        return part_counted(
+        return counted_share(
             cast("Any", SimpleNamespace(run=[run])), cast("Any", SimpleNamespace(wall_ns=100))
         )
 

@@ -213,8 +213,8 @@ def test_virtual_time_ends_after_104_days_and_says_so() -> None:
         for i, at in enumerate(at_days)
     ]
     for runtime_ns, why in (
-        (None, "virtual time"),
-        (500 * day, "virtual time"),
+        (None, "simulated time"),
+        (500 * day, "simulated time"),
         (101 * day, "--dur"),
     ):
         rows = rows_of(stated, is_open_loop=True)
