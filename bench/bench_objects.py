@@ -35,7 +35,9 @@ os.environ |= {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_R
 
 from kvreplay.engine.native_engine import EngineName, choose
 from kvreplay.plan.row_ring import READ, WRITE
-from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient
+from kvreplay.tiers.objects import ObjectTier
+from kvreplay.tiers.s3_clients.address import Address
+from kvreplay.tiers.s3_clients.store_client import Balance, StoreClient
 
 RUNS, DEPTH = 5, 8
 MIB = 1 << 20

@@ -28,8 +28,8 @@ def run(
     tier: list[str] | None = option(
         "Target of a tier: an empty directory, one file (*.dat), a block device, several of these"
         " separated by commas (each object is placed on one, by its key, or by its id if the trace"
-        " has no objects table), s3://BUCKET/PREFIX (s3dlio, the extra s3; az:// and gs:// go the"
-        " same way, untested), ram, gpu (or gpu:device=1,copy=device), sim (no data moves; times by"
+        " has no objects table), s3://BUCKET/PREFIX (by --s3-client; az:// and gs:// by s3dlio,"
+        " untested), ram, gpu (or gpu:device=1,copy=device), sim (no data moves; times by"
         " the trace's service model, by sim:bandwidth=50GB,latency=10us, or by a drive that"
         " kvreplay scorecard measured: sim:drive.json; in simulated time if all tiers are sim) or"
         " null (no time). Repeatable; rows of tiers not named are skipped.",
@@ -156,11 +156,14 @@ def compare(
     tier: list[str] = option(
         "As for kvreplay run: side a. Repeatable.", ..., "--tier -t", metavar="NAME=TARGET"
     ),
-    against: list[str] = option(
+    against: list[str] | None = option(
         "Side b: another target for a tier; tiers that it does not name are as in --tier."
         " Repeatable.",
-        ...,
         metavar="NAME=TARGET",
+    ),
+    against_s3_client: str | None = option(
+        "Side b: another client library for s3:// targets, of one bucket or of two; else that of"
+        " --s3-client."
     ),
     output: Path = option(
         "Output directory for the runs of both sides.", Path("comparison"), "--output -o"
@@ -171,7 +174,7 @@ def compare(
     force: Force = False,
     as_json: RunAsJson = False,
 ) -> None:
-    """Replay a trace on two drives in turn; report which is faster, by how much, and how surely.
+    """Replay a trace on two drives, or by two clients, in turn; report which is faster, by how much, and how surely.
 
     The sides alternate, so that a drift of the machine's speed favours neither. The trials are
     below a and b of the output, and `kvdistill compare` compares them. They replay the 60 s from
@@ -180,6 +183,8 @@ def compare(
     \b
     Example:
       kvreplay compare conv.parquet --tier nvme=/mnt/old --against nvme=/mnt/new -o comparison
+    Example, two client libraries on one bucket:
+      kvreplay compare conv.parquet --tier s3=s3://kv/runs --against-s3-client minio -o comparison
     """
     from kvreplay.plan.memory_check import check_memory
 
@@ -189,16 +194,20 @@ def compare(
     from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
 
-    first = targets(tier)
-    second = first | targets(against)
+    first = replace(how.steady(), tiers=targets(tier))
+    second = replace(
+        first,
+        tiers=first.tiers | targets(against),
+        s3_client=against_s3_client or first.s3_client,
+    )
     if first == second:
         raise ConfigError(
-            "--against and --tier name the same target; give another drive, such as nvme=/mnt/new"
+            "--against names the same target as --tier, and --against-s3-client no other library;"
+            " give another drive, such as --against nvme=/mnt/new"
         )
-    how = how.steady()
-    request = Replay(replace(how, tiers=first), trace, output, command_line(), force, progress)
+    request = Replay(first, trace, output, command_line(), force, progress)
     with _collecting_errors() as on_trial:
-        error = run_pair(request, replace(how, tiers=second), trials, on_trial=on_trial)
+        error = run_pair(request, second, trials, on_trial=on_trial)
     if error is not None:
         raise error
     compared = compare_runs(*(output / side for side in SIDES))

@@ -20,11 +20,20 @@ from kvreplay.plan import pacing
 from kvreplay.plan.buffers import PAGE_BYTES
 from kvreplay.plan.contents import check_ratios
 from kvreplay.plan.pacing import Pacer
-from kvreplay.plan.replay_config import MAX_QUEUE_DEPTH, MAX_SEED, POOL_BYTES, Config, Precondition
+from kvreplay.plan.replay_config import (
+    DEFAULT_REQUEST_TIMEOUT,
+    MAX_QUEUE_DEPTH,
+    MAX_SEED,
+    POOL_BYTES,
+    Config,
+    Precondition,
+)
 from kvreplay.plan.tier_targets import named
 from kvreplay.plan.window import Facts
-from kvreplay.tiers.objects import Balance, is_object_store
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.s3_clients.address import is_object_store
+from kvreplay.tiers.s3_clients.make_client import ClientName
+from kvreplay.tiers.s3_clients.store_client import Balance
 from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import available_bytes
@@ -84,6 +93,7 @@ def check(config: Config) -> pacing.Pacer:
         ("on_error", config.on_error, ("stop", "continue")),
         ("layout", config.layout, tuple(FileLayout)),
         ("balance", config.balance, tuple(Balance)),
+        ("s3_client", config.s3_client, tuple(ClientName)),
     ):
         if value not in allowed:
             raise ConfigError(f"{named_parameter(parameter, value)}: choose {' or '.join(allowed)}")
@@ -132,6 +142,14 @@ def _check_storage(config: Config) -> None:
             f"{named_parameter('endpoints')} is for object stores, and no"
             f" {named_parameter('tiers')} names one (s3://BUCKET/PREFIX); leave"
             " it out"
+        )
+    if (
+        config.s3_client == ClientName.S3TORCHCONNECTOR
+        and config.request_timeout != DEFAULT_REQUEST_TIMEOUT
+    ):
+        raise ConfigError(
+            f"{named_parameter('request_timeout', config.request_timeout)}: {config.s3_client} has"
+            " no such setting, and gives up a silent connection after about 60 s; leave it out"
         )
     if not 0 <= config.retries <= MAX_RETRIES:
         raise ConfigError(f"{named_parameter('retries', config.retries)}: give 0 to {MAX_RETRIES}")

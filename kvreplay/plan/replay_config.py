@@ -93,6 +93,7 @@ CLOSED_LOOP_DEPTH = 8
 POOL_BYTES = 128_000_000
 """Size of the buffers in an open loop that saves or restores checkpoints."""
 CHECKPOINT_DEPTH = 4
+DEFAULT_REQUEST_TIMEOUT = "60s"
 MAX_SEED = 2**64 - 1
 
 
@@ -205,6 +206,12 @@ class Config:
         parse=_several,
         metavar="URL",
     )
+    s3_client: str = option(
+        "Client library of s3:// targets: s3dlio, minio or s3torchconnector; each is the extra of"
+        " its name. s3torchconnector writes multipart uploads only, and repeats a failed request"
+        " once itself.",
+        "s3dlio",
+    )
     balance: str = option(
         "How requests are spread over endpoints: round-robin or least-connections.", "round-robin"
     )
@@ -215,8 +222,8 @@ class Config:
     )
     request_timeout: str = option(
         "Time after which an unanswered request to an object store counts as failed, and is"
-        " retried.",
-        "60s",
+        " retried. s3torchconnector has no such setting.",
+        DEFAULT_REQUEST_TIMEOUT,
     )
     fsync: str = option(
         "never, or close: fdatasync each written file, counted in its latency.", "never"

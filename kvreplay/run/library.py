@@ -266,6 +266,7 @@ def replay(
     precondition: str | None = None,
     on_error: str = "stop",
     endpoints: Sequence[str] = (),
+    s3_client: str = "s3dlio",
     destroy_data: bool = False,
     keep_files: bool = False,
     seed: int | None = None,
@@ -300,6 +301,7 @@ def replay(
         precondition: "twice" or "steady", as SNIA's test specification preconditions drives.
         on_error: "continue" goes on when an operation fails.
         endpoints: URLs of the object store.
+        s3_client: Client library of "s3://" targets: "s3dlio", "minio" or "s3torchconnector".
         destroy_data: Allow a block device as target: all data on it are lost.
         keep_files: Leave the files of the objects; the next run removes them.
         seed: Seed of the data. Default: the trace's.
@@ -343,6 +345,7 @@ def replay(
         seed=seed,
         is_buffered=buffered,
         endpoints=tuple(endpoints),
+        s3_client=s3_client,
         fsync=fsync,
         on_error=on_error,
         warmup=warmup,

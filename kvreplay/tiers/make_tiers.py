@@ -16,8 +16,11 @@ from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.gpu import GdsTier, GpuTier, gpu_options
 from kvreplay.tiers.modelled import SimulatedTier, simulated
-from kvreplay.tiers.objects import Address, Balance, ObjectTier, StoreClient, is_object_store
+from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.ram import RamTier
+from kvreplay.tiers.s3_clients.address import Address, is_object_store
+from kvreplay.tiers.s3_clients.make_client import ClientName
+from kvreplay.tiers.s3_clients.store_client import Balance, StoreClient
 from kvreplay.tiers.tier import MAX_DRIVES, FileLayout, SeveralDrives, StorageOptions, Tier, spread
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
@@ -48,17 +51,7 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
         elif kind == "sim":
             tiers[index] = simulated(name, options, meta, option)
         elif is_object_store(target):
-            address = Address.of(option, target, config.endpoints)
-            tiers[index] = ObjectTier(
-                name,
-                f"{address.scheme}://{address.path}",
-                StoreClient(
-                    address, Balance(config.balance), config.retries, config.request_timeout_s
-                ),
-                is_verified=config.is_verified,
-                is_kept=config.is_kept,
-                is_shared=config.is_destroying,
-            )
+            tiers[index] = _object_tier(config, name, target)
         else:
             for path in map(Path.resolve, paths_of(target)):
                 if path in tier_by_path:
@@ -74,6 +67,36 @@ def make_tiers(config: Config, meta: Metadata, trace: Path, output: Path) -> lis
             tiers[index] = storage_tier(config, name, target, trace)
     _check_storage_options(config, tiers)
     return tiers
+
+
+def _object_tier(config: Config, name: str, target: str) -> ObjectTier:
+    """Return the tier `name` on the object store of `target`.
+
+    ConfigError if the target is invalid, or the client library does not take it.
+    """
+    option = entry("tiers", name, target)
+    address = Address.of(option, target, config.endpoints)
+    client_name = ClientName(config.s3_client)
+    if address.scheme != "s3" and client_name is not ClientName.S3DLIO:
+        raise ConfigError(
+            f"{option}: {named_parameter('s3_client', client_name)} takes s3:// targets only; leave"
+            f" it out for {address.scheme}://, which s3dlio takes"
+        )
+    client = StoreClient(
+        address,
+        Balance(config.balance),
+        config.retries,
+        config.request_timeout_s,
+        client_name,
+    )
+    return ObjectTier(
+        name,
+        f"{address.scheme}://{address.path}",
+        client,
+        is_verified=config.is_verified,
+        is_kept=config.is_kept,
+        is_shared=config.is_destroying,
+    )
 
 
 def check_targets(config: Config) -> None:

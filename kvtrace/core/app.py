@@ -92,7 +92,7 @@ SECTIONS = {
     "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
     "Target": (
         "target destroy-data overwrite-signature discard precondition keep space huge-pages"
-        " fio-version endpoint balance retries request-timeout log-version bucket host hosts"
+        " fio-version endpoint s3-client balance retries request-timeout log-version bucket host hosts"
     ),
     "Data": "dedup-ratio compress-ratio",
     "Checks": (

@@ -240,7 +240,8 @@ OPS: Final = Table("ops", "What a replay measured, one row a trace row, in trace
     Column("outcome", "enum", "class", "how it ended", values=tuple(Outcome)),
     Column("engine", "enum", "class", "which path did it; sim: nothing moved, times are a model's; "
            "other: a program that is not ours, imported",
-           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio")),
+           values=("threads", "uring", "memory", "gpu", "sim", "none", "other", "gds", "s3dlio",
+                   "minio", "s3torchconnector")),
 ), extras=(
     Column("node", "int32", "index", "the serving node, from the trace; absent where there is one", since=2, default=0),
     Column("retries", "int32", "count", "its requests sent again; absent where none are counted", since=2, default=0),

@@ -46,7 +46,7 @@ def lines_of(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 def object_run(
     folder: Path, rows: list[Row], *options: object, urls: tuple[str, ...] = (), target: str = f"{BUCKET}/runs/a",
-    env: dict[str, str] | None = None,
+    env: dict[str, str] | None = None, client: str = "s3dlio",
 ) -> subprocess.CompletedProcess[str]:  # fmt: skip
     """Replay `rows` on the tier s3, into folder/run.
 
@@ -60,6 +60,8 @@ def object_run(
         "--tier",
         f"s3=s3://{target}",
         *endpoints,
+        "--s3-client",
+        client,
         "--force",
         "--json",
         "-o",

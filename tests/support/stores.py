@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import pytest
 
@@ -179,10 +179,45 @@ def seaweedfs(folder: Path) -> Iterator[Store]:
         yield Store(url, None)
 
 
+MULTIPART_FAULT = "rclone answers the start of a multipart upload with an element of a wrong name"
+"""The reason for which s3torchconnector, which writes multipart uploads only, cannot write there."""
+
+
+def need_client(client: str, server: str = "") -> None:
+    """Skip a test of a client library that is not installed, or that the server does not suit."""
+    reason = f"{client} is not installed (pip install -e '.[{client}]')"
+    pytest.importorskip(client, reason=reason)
+    if (client, server) == ("s3torchconnector", "rclone"):
+        pytest.skip(MULTIPART_FAULT)
+
+
+CLIENTS = ("s3dlio", "minio", "s3torchconnector")
+
 SERVERS: dict[str, Callable[[Path], AbstractContextManager[Store]]] = {
     "rclone": rclone,
     "seaweedfs": seaweedfs,
 }
+
+
+_XML = "<?xml version='1.0'?>"
+
+
+def without_chunks(body: bytes) -> bytes:
+    """Return the data of a body in the encoding aws-chunked, without its lengths and checksums."""
+    data, at = b"", 0
+    while True:
+        end = body.index(b"\r\n", at)
+        length = int(body[at:end].split(b";")[0], 16)
+        if not length:
+            return data
+        data += body[end + 2 : end + 2 + length]
+        at = end + 2 + length + 2
+
+
+def _range(header: str) -> tuple[int, int]:
+    """Return the first and the last byte of a header `Range`."""
+    first, last = header.removeprefix("bytes=").split("-")
+    return int(first), int(last)
 
 
 class Stub:
@@ -192,6 +227,8 @@ class Stub:
 
     def __init__(self) -> None:
         self.objects: dict[str, bytes] = {}
+        self._uploads: dict[str, dict[int, bytes]] = {}
+        """Parts of unfinished multipart uploads, by upload and number."""
         self.counts: Counter[str] = Counter()
         self.most_in_flight = 0
         self.answer: Callable[[str, str], int | None] = lambda _method, _key: None
@@ -238,6 +275,8 @@ class Stub:
 
     def serve(self, request: BaseHTTPRequestHandler, method: str) -> None:
         body = request.rfile.read(int(request.headers.get("Content-Length") or 0))
+        if "aws-chunked" in request.headers.get("Content-Encoding", ""):
+            body = without_chunks(body)
         key = unquote(urlsplit(request.path).path)
         query = urlsplit(request.path).query
         is_object = key.endswith(".kv") and method in ("PUT", "GET")
@@ -261,6 +300,11 @@ class Stub:
         request.send_response(status)
         request.send_header("Content-Length", str(len(answer)))
         request.send_header("ETag", '"0"')
+        request.send_header("Content-Type", "application/xml")
+        if status == 206:
+            first, last = _range(request.headers["Range"])
+            end, length = min(last + 1, len(self.objects[key])), len(self.objects[key])
+            request.send_header("Content-Range", f"bytes {first}-{end - 1}/{length}")
         request.send_header("Last-Modified", "Sun, 22 Nov 2026 00:00:00 GMT")
         request.end_headers()
         if method != "HEAD":
@@ -276,6 +320,8 @@ class Stub:
                 refusal,
                 f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>no</Message></Error>".encode(),
             )
+        if "upload" in query:
+            return self._multipart(method, key, dict(parse_qsl(query, True)), body)
         if method == "PUT":
             self.objects[key] = body
             return 200, b""
@@ -289,6 +335,10 @@ class Stub:
             return 200, b"<?xml version='1.0'?><DeleteResult></DeleteResult>"
         if "list-type" in query:
             return 200, self._listing(key.strip("/"), query)
+        return self._object(key, ranged)
+
+    def _object(self, key: str, ranged: str | None) -> tuple[int, bytes]:
+        """Answer a GET or HEAD of an object, or of a range of it."""
         found = self.objects.get(key)
         if found is None:
             return (
@@ -297,8 +347,35 @@ class Stub:
             )
         if ranged is None:
             return 200, found
-        first, last = ranged.removeprefix("bytes=").split("-")
-        return 206, found[int(first) : int(last) + 1]
+        first, last = _range(ranged)
+        if first >= len(found):
+            return 416, b"<?xml version='1.0'?><Error><Code>InvalidRange</Code></Error>"
+        return 206, found[first : last + 1]
+
+    def _multipart(
+        self, method: str, key: str, query: dict[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        """Answer a request of a multipart upload; the last one makes the object of its parts."""
+        if "uploads" in query:
+            upload = str(len(self._uploads))
+            self._uploads[upload] = {}
+            result = f"<UploadId>{upload}</UploadId>"
+            return (
+                200,
+                f"{_XML}<InitiateMultipartUploadResult>{result}</InitiateMultipartUploadResult>".encode(),
+            )
+        parts = self._uploads[query["uploadId"]]
+        if method == "PUT":
+            parts[int(query["partNumber"])] = body
+            return 200, b""
+        if method == "POST":
+            self.objects[key] = b"".join(data for _, data in sorted(parts.items()))
+            result = "<ETag>0</ETag>"
+            return (
+                200,
+                f"{_XML}<CompleteMultipartUploadResult>{result}</CompleteMultipartUploadResult>".encode(),
+            )
+        return 204, b""
 
     def _listing(self, bucket: str, query: str) -> bytes:
         prefix = unquote(
@@ -306,7 +383,7 @@ class Stub:
         )
         keys = [key.removeprefix(f"/{bucket}/") for key in sorted(self.objects)]
         found = "".join(
-            f"<Contents><Key>{key}</Key><Size>1</Size><LastModified>2026-11-22T00:00:00.000Z</LastModified></Contents>"
+            f"<Contents><Key>{key}</Key><Size>1</Size><ETag>0</ETag><LastModified>2026-11-22T00:00:00.000Z</LastModified><StorageClass>STANDARD</StorageClass></Contents>"
             for key in [*self.listed, *keys] if key.startswith(prefix) or key in self.listed
         )  # fmt: skip
         return (

@@ -17,7 +17,7 @@ from conftest import write_trace
 from drive_files import write_drive
 from object_runs import environment, in_store
 from rings import needs_uring
-from stores import BUCKET, SERVERS, stub
+from stores import BUCKET, CLIENTS, SERVERS, need_client, stub
 from whole import read_table
 
 from kvreplay.plan.replay_config import Config
@@ -80,9 +80,11 @@ BACKENDS = {
     "file, uring": Backend("nvme", space, BUFFERED | {"engine": "uring"}),
     "file, direct": Backend("nvme", space),
     "memory": Backend("cpu", lambda _path: "ram"),
-    "store, in memory": Backend("s3", bucket, server="stub"),
-    "store, rclone": Backend("s3", bucket, server="rclone"),
-    "store, seaweedfs": Backend("s3", bucket, server="seaweedfs"),
+    **{
+        f"store, {client}, {server}": Backend("s3", bucket, {"s3_client": client}, server=server)
+        for server in ("stub", *SERVERS)
+        for client in CLIENTS
+    },
     "model": Backend("nvme", lambda _path: "sim:bandwidth=1GB", holds_objects=False),
     "model of a GPU": Backend("gpu", lambda _path: "sim", holds_objects=False),
     "model of a drive": Backend("nvme", drive, holds_objects=False),
@@ -124,6 +126,7 @@ def run(
     backend = BACKENDS[request.param]
     endpoints: tuple[str, ...] = ()
     if backend.server is not None:
+        need_client(backend.options["s3_client"], backend.server)
         endpoints = (urls(backend.server),)
         for name, value in environment().items():
             monkeypatch.setenv(name, value)

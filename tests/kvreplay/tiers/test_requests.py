@@ -17,10 +17,12 @@ import pytest
 from conftest import write_trace
 from object_runs import environment, lines_of, object_run, row
 from phrases import shows
-from stores import BUCKET, KEY, SECRET, Stub, free_port, stub
+from stores import BUCKET, CLIENTS, KEY, SECRET, Stub, free_port, stub
 
-from kvreplay.tiers import objects
-from kvreplay.tiers.objects import Address, Answer, answer_of, find_credentials, without_secrets
+from kvreplay.tiers.s3_clients import store_client
+from kvreplay.tiers.s3_clients.address import Address
+from kvreplay.tiers.s3_clients.credentials import find_credentials, without_secrets
+from kvreplay.tiers.s3_clients.protocol import Answer
 from kvtrace.core.errors import ConfigError, DeviceError
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OPS
@@ -29,7 +31,7 @@ from kvtrace.core.tables import open_table
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3]')")
+pytest.importorskip("s3dlio", reason="s3dlio is not installed (pip install -e '.[s3dlio]')")
 
 PROCESSORS = os.cpu_count() or 1
 
@@ -44,7 +46,7 @@ def store() -> Iterator[Stub]:
 def _surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in environment().items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(objects, "FIRST_WAIT_S", 0.001)
+    monkeypatch.setattr(store_client, "FIRST_WAIT_S", 0.001)
 
 
 def ops_of(folder: Path) -> list[dict[str, Any]]:
@@ -249,7 +251,7 @@ def test_endpoints_share_the_requests(tmp_path, store, balance):
 def test_the_endpoint_that_has_less_to_do_is_asked():
     """Of two, one has a request that does not end: all others go to the other."""
     address = Address.of("", "s3://abc/d", ["http://a:1", "http://b:2"])
-    found = objects.StoreClient(address, objects.Balance.LEAST_CONNECTIONS, 0, 60)
+    found = store_client.StoreClient(address, store_client.Balance.LEAST_CONNECTIONS, 0, 60)
     found.begin()
     stuck = found._pick()
     for _ in range(5):
@@ -282,11 +284,13 @@ def test_an_object_that_grows_is_refused(tmp_path, store):
     assert "whole objects" in done.stderr
 
 
-def test_without_s3dlio_it_says_what_to_install(tmp_path, store, monkeypatch):
-    monkeypatch.setitem(sys.modules, "s3dlio", None)
-    done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,))
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_missing_client_says_what_to_install(tmp_path, store, monkeypatch, client):
+    monkeypatch.setitem(sys.modules, client, None)
+    monkeypatch.delitem(sys.modules, f"kvreplay.tiers.s3_clients.{client}", raising=False)
+    done = object_run(tmp_path, [row("write", 0, 100)], urls=(store.url,), client=client)
     assert done.returncode == 4
-    assert "pip install -e '.[s3]'" in done.stderr
+    assert f"pip install -e '.[{client}]'" in done.stderr
 
 
 def test_credentials_come_from_the_standard_files(tmp_path, monkeypatch):
@@ -337,6 +341,8 @@ def test_secrets_are_taken_out_of_errors():
     ],
 )
 def test_answers_are_told_by_their_words(text, answer):
+    from kvreplay.tiers.s3_clients.s3dlio import answer_of
+
     assert answer_of(text) is answer
 
 
