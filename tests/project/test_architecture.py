@@ -164,14 +164,20 @@ REPLAY_IMPORTS = {
 """The folders that each folder of kvreplay imports, as docs/architecture.md has them: 24 arrows."""
 
 
+def first_folder(module: str) -> tuple[str, str]:
+    """Return a module's program and folder; a folder within that one counts as a part of it."""
+    program, room = folder(module)
+    return program, room.partition(".")[0]
+
+
 def test_kvreplay_folders_import_as_the_page_says():
     imported_folders = defaultdict(set)
     for module, imported in graph().items():
-        program, room = folder(module)
+        program, room = first_folder(module)
         if program != "kvreplay" or not room:
             continue
         for other in imported:
-            its_program, its_room = folder(other)
+            its_program, its_room = first_folder(other)
             if its_program == program and its_room not in ("", room):
                 imported_folders[room].add(its_room)
     assert {room: imported_folders[room] for room in REPLAY_IMPORTS} == REPLAY_IMPORTS
