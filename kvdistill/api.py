@@ -104,7 +104,7 @@ def distil(
     >>> profile.read.ops, profile.read.object_bytes
     (5, 4208592)
     """
-    window = parse_window(None if limit is None else str(limit), begin, end, busiest)
+    window = _window(limit, begin, end, busiest)
     folder = TemporaryFolder("kvdistill-", scratch)
     return distil_source(path_of(source), tier, window, folder.path, folder).profile
 
@@ -362,7 +362,7 @@ def warp(
         Path(output),
         WARP_JOB,
         partial(warp_job, options=options),
-        window=parse_window(None if limit is None else str(limit), begin, end, busiest),
+        window=_window(limit, begin, end, busiest),
         style=Style.WARP if csv else None,
         endpoint=f"http://{host}",
         run=run,
@@ -406,7 +406,7 @@ def sai3(
         Path(output),
         SAI3_JOB,
         partial(sai3_workload, options=options),
-        window=parse_window(None if limit is None else str(limit), begin, end, busiest),
+        window=_window(limit, begin, end, busiest),
         style=Style.SAI3,
         endpoint=target,
         hosts=hosts,
@@ -416,7 +416,15 @@ def sai3(
     )
 
 
+def _window(
+    limit: str | int | None, begin: str | None, end: str | None, busiest: str | None
+) -> Limit:
+    """Return the part of a source that the parameters of `distil` select."""
+    return parse_window(None if limit is None else str(limit), begin, end, busiest)
+
+
 def _longest_run_ns(text: str) -> int:
+    """Return a duration in ns; ConfigError, which names `max_duration`, unless it is above 0."""
     return positive("max_duration", parse_duration_ns)(text)
 
 

@@ -243,8 +243,7 @@ def _fill(
         raise DeviceError(
             f"{named('check')} needs {format_bytes(space_bytes)}, but there are"
             f" {format_bytes(max(0, available_bytes))} {where}; check less with"
-            f" {named('check_duration')} or"
-            f" {named('check_bytes')}"
+            f" {named('check_duration')} or {named('check_bytes')}"
         )
     run_fio(place / PREFILL, 30 + space_bytes / _SLOWEST_BYTES_PER_S)
 

@@ -206,8 +206,7 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
         if any(figure.is_missed for figure in job.expected):
             raise ConfigError(
                 f"{named('strict')}: {job.mode.job} is {expectation_text(job.expected)}; nothing"
-                " was written;"
-                f" choose other jobs with {named('mode')}, or remove {named('strict')}"
+                f" was written; choose other jobs with {named('mode')}, or remove {named('strict')}"
             )
     return FioJobs(distilled, options, jobs, replayed, notes)
 

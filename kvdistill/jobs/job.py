@@ -236,8 +236,7 @@ class JobOptions:
         ):
             raise ConfigError(
                 f"{named('target', self.target)}: fio's log allows names of at most {_MAX_TARGET}"
-                " characters"
-                " without spaces, quotes, # or ;"
+                " characters without spaces, quotes, # or ;"
             )
         if not GRANULE_BYTES <= self.io_bytes <= _MAX_IO_BYTES or self.io_bytes % GRANULE_BYTES:
             raise ConfigError(
@@ -386,8 +385,7 @@ def stat_space_bytes(profile: Profile, options: JobOptions) -> int:
     if options.space_bytes is None:
         raise ConfigError(
             f"{profile.origin.file} has no offsets; give the space to use with {named('space')},"
-            " such as"
-            " 10GiB"
+            " such as 10GiB"
         )
     return whole_mib(options.space_bytes)
 

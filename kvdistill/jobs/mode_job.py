@@ -143,8 +143,7 @@ def supported_modes(distilled: Distilled, modes: Sequence[FioMode] | None) -> li
     if modes and FioMode.REPLAY in modes and not has_ios:
         raise ConfigError(
             f"{named('mode', 'replay')}: {profile.origin.file} holds statistics only, and no"
-            " operations; use"
-            " a trace or a run"
+            " operations; use a trace or a run"
         )
     has_reuse = profile.locality is not None and profile.arrivals is not None
     available = [FioMode.REPLAY] * has_ios + [FioMode.STAT] + [FioMode.REUSE] * has_reuse

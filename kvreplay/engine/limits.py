@@ -73,8 +73,7 @@ def check(config: Config) -> pacing.Pacer:
     if config.pool is not None and pooled > config.pool:
         raise ConfigError(
             f"{named_parameter('pool', format_bytes(config.pool))}: {config.queue_depth or 1} I/Os"
-            " of"
-            f" {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
+            f" of {format_io_size(config.io_bytes)} in flight need {format_bytes(pooled)}; raise"
             f" {named_parameter('pool')}, or lower {named_parameter('io_bytes')} or"
             f" {named_parameter('queue_depth')}"
         )
@@ -120,14 +119,12 @@ def _check_storage(config: Config) -> None:
     if config.advice != "none" and not config.is_buffered:
         raise ConfigError(
             f"{named_parameter('advice', config.advice)} is for the page cache, which O_DIRECT"
-            " bypasses; add"
-            f" {named_parameter('buffered')}"
+            f" bypasses; add {named_parameter('buffered')}"
         )
     if config.advice == "dontneed" and config.fsync != "close":
         raise ConfigError(
             f"{named_parameter('advice')} dontneed drops written pages only once they are on the"
-            f" drive; add {named_parameter('fsync')}"
-            " close"
+            f" drive; add {named_parameter('fsync')} close"
         )
     if config.checkpoint_depth is not None and not 1 <= config.checkpoint_depth <= MAX_QUEUE_DEPTH:
         raise ConfigError(
@@ -140,8 +137,7 @@ def _check_storage(config: Config) -> None:
     if config.endpoints and not any(map(is_object_store, config.tiers.values())):
         raise ConfigError(
             f"{named_parameter('endpoints')} is for object stores, and no"
-            f" {named_parameter('tiers')} names one (s3://BUCKET/PREFIX); leave"
-            " it out"
+            f" {named_parameter('tiers')} names one (s3://BUCKET/PREFIX); leave it out"
         )
     if (
         config.s3_client == ClientName.S3TORCHCONNECTOR
@@ -236,6 +232,5 @@ def check_warmup(
     if is_all:
         raise ConfigError(
             f"{named_parameter('warmup', text)} covers all {rows:,} rows, so nothing would be"
-            " measured; make it"
-            " shorter"
+            " measured; make it shorter"
         )

@@ -334,8 +334,7 @@ class _Drive:
                 self.struct.is_stopped = 1
                 raise DeviceError(
                     f"cannot start {len(bodies)} threads ({error}); lower {named('queue_depth')},"
-                    " or raise"
-                    " the limit (ulimit -u)"
+                    " or raise the limit (ulimit -u)"
                 ) from error
             self._threads.append(thread)
         while any(use.doing == 0 for use in self._uses) and not self._is_over.is_set():

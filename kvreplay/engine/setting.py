@@ -242,8 +242,7 @@ def repeats_of(
             so_close = f"the trace's rows ({window.rows:,}) are so close that repeats of them"
             raise ConfigError(
                 f"{named('duration')}: {so_close} ask for over 100,000,000 operations a second;"
-                " leave"
-                f" {named('speed')} out"
+                f" leave {named('speed')} out"
             )
         return full_repeats + 1
     facts = window.facts

@@ -702,8 +702,7 @@ class Filter:
         if self.comm is not None and not 0 < len(self.comm.encode()) < COMM_BYTES:
             raise ConfigError(
                 f"{named('comm', repr(self.comm))}: a process's name has 1 to {COMM_BYTES - 1}"
-                " bytes; see"
-                " /proc/PID/comm"
+                " bytes; see /proc/PID/comm"
             )
         if self.pid is not None and not Path(f"/proc/{self.pid}").is_dir():
             raise ConfigError(f"{named('pid', self.pid)}: there is no such process")

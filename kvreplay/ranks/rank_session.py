@@ -70,8 +70,7 @@ class RankSession:
         if config.node is not None:
             raise ConfigError(
                 f"{named('node', config.node)} is for one process: with {named('mpi')} say"
-                f" {named('partition', 'node')}, a rank"
-                " a node"
+                f" {named('partition', 'node')}, a rank a node"
             )
         check_output(output, is_forced=request.is_forced)
         open_table(request.trace, TRACE)

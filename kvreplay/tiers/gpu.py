@@ -454,8 +454,7 @@ class GdsTier(FileTier):
         except MemoryError:
             raise DeviceError(
                 f"{self._device.name} has no {arena.nbytes >> 20} MiB free for {named('is_gds')};"
-                " lower"
-                f" {named('queue_depth')} or {named('io_bytes')}"
+                f" lower {named('queue_depth')} or {named('io_bytes')}"
             ) from None
 
     def _mirror(self, buffer: memoryview) -> tuple[Mirror, int]:

@@ -132,8 +132,7 @@ def _check_storage_options(config: Config, tiers: list[Tier | None]) -> None:
     if config.advice != "none" and not all(isinstance(d, FileTier) for d in drives):
         raise ConfigError(
             f"{named_parameter('advice', config.advice)} is for directory targets; name only"
-            " directories, or leave"
-            " it out"
+            " directories, or leave it out"
         )
     if config.layout != FileLayout.HASHED and not any(isinstance(d, FileTier) for d in drives):
         raise ConfigError(

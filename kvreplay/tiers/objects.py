@@ -95,8 +95,7 @@ class ObjectTier(Tier):
                 raise DeviceError(
                     f"{self.target} is not empty ({foreign}{' and more' if len(keys) > 1 else ''})"
                     f" and not kvreplay's; name an empty prefix, or add {named('destroy_data')},"
-                    " which keeps"
-                    " other keys"
+                    " which keeps other keys"
                 )
             ours = [key for key in keys if key.startswith(f"{FOLDER}/")]
             if ours and MARKER not in ours:

@@ -59,8 +59,7 @@ def encoder(tokenizer: str) -> tuple[Callable[[str], Sequence[object]], int, str
             if tokenizer == Tokenizer.TIKTOKEN:
                 raise ProbeUnavailable(
                     f"tiktoken is not available ({error}); pip install tiktoken, or"
-                    f" {named('tokenizer')}"
-                    " characters"
+                    f" {named('tokenizer')} characters"
                 ) from None
         else:
             return (

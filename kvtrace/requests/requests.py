@@ -837,8 +837,7 @@ class Reshaping:
         if self.over_limit is not OverLimit.DROP and self.max_input_tokens is None:
             raise ConfigError(
                 f"{named_parameter('over_limit', self.over_limit)} needs the limit: give"
-                f" {named_parameter('max_input_tokens')}, such as"
-                " 8192"
+                f" {named_parameter('max_input_tokens')}, such as 8192"
             )
         if self.cycle_ids is not CycleIds.DISTINCT and self.cycles == 1:
             raise ConfigError(

@@ -138,8 +138,7 @@ def make_overlapping(
         if rows > _MAX_OVERLAPPING:
             raise ConfigError(
                 f"{count} users have more than {_MAX_OVERLAPPING:,} requests: shorten"
-                f" {named('duration')} or use"
-                " fewer users"
+                f" {named('duration')} or use fewer users"
             )
         requests = np.empty(2 * len(requests), _OVERLAPPING)
     requests = requests[:rows]

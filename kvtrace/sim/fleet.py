@@ -258,15 +258,13 @@ def _drive(incident: Incident, tiers: Sequence[TierSetting]) -> int:
         if not drives:
             raise ConfigError(
                 f"{named('events', incident.text)}: no node has a drive of its own; name one of"
-                " its tiers: "
-                f"{incident.text}:TIER with {' or '.join(local_tiers) or 'scope=node'}"
+                f" its tiers: {incident.text}:TIER with {' or '.join(local_tiers) or 'scope=node'}"
             )
         return drives[-1]
     if incident.tier not in local_tiers:
         raise ConfigError(
             f"{named('events', incident.text)}: nodes have no tier {incident.tier} of their own;"
-            " theirs are "
-            f"{', '.join(local_tiers) or 'none'}"
+            f" theirs are {', '.join(local_tiers) or 'none'}"
         )
     return local_tiers[incident.tier]
 
@@ -331,8 +329,7 @@ def _check_served(
             if absent_nodes.issuperset(nodes):
                 raise ConfigError(
                     f"{named('events', incident.text)}: none of the nodes that {task} would be"
-                    " left; at"
-                    " least one must stay"
+                    " left; at least one must stay"
                 )
 
 

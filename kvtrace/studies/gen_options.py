@@ -247,8 +247,7 @@ class UserArguments:
         if source.request_rate is None:
             raise ConfigError(
                 f"{self.open_loop(source)} needs an open loop: give its {named('request_rate')},"
-                " such as"
-                " 20/s"
+                " such as 20/s"
             )
         process = member(Process, self.arrivals or Process.POISSON, "arrivals")
         curve = given_options(self, "users", "arrivals")

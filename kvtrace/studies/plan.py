@@ -134,8 +134,7 @@ def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
     if is_memory((last := preset.tiers[-1]).name):
         raise ConfigError(
             f"{named('preset', name)}: it stores nothing below {last.name}; take one that does:"
-            f" {named('preset')}"
-            f" {SOME}"
+            f" {named('preset')} {SOME}"
         )
     stores = (Below.OBJECT,) if is_store(last) else (Below.NVME, Below.FILE)
     stacks = dict.fromkeys((*stores, Below.NOTHING), (name, preset))
@@ -198,8 +197,7 @@ class Plan:
             if "=" in argument and argument.partition("=")[0].strip() in planned_knobs:
                 raise ConfigError(
                     f"{setting(argument)}: a plan sets that itself; use {named('router')}, or"
-                    f" {named('prices')} for"
-                    " media"
+                    f" {named('prices')} for media"
                 )
         return [
             replace(offer, configuration=replace(offer.configuration, number=number))

@@ -164,8 +164,7 @@ def _client(scheduler: str) -> Iterator[Client]:
         ]:
             raise ConfigError(
                 f"{named('scheduler', scheduler)}: {mismatched[0]} has another kvtrace than this"
-                " one; install"
-                " the same"
+                " one; install the same"
             )
         yield client
 

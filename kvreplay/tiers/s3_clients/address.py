@@ -47,8 +47,7 @@ class Address:
         if "@" in bucket:
             raise ConfigError(
                 f"{named('tiers')}: the target has credentials; leave them out: they are read from"
-                " the"
-                " environment or the standard files alone"
+                " the environment or the standard files alone"
             )
         if not prefix or (scheme == "s3" and not _BUCKET.fullmatch(bucket)):
             raise ConfigError(
@@ -60,8 +59,7 @@ class Address:
         if endpoints and scheme != "s3":
             raise ConfigError(
                 f"{option}: {named('endpoints')} is for s3:// targets; {scheme}:// takes its own"
-                " from the"
-                " environment"
+                " from the environment"
             )
         return cls(scheme, f"{bucket}/{prefix}", tuple(_checked(url) for url in endpoints))
 
