@@ -249,6 +249,9 @@ def test_processors_that_others_took_are_the_cause() -> None:
         cause, reason = open_loop(storage=storage, **late)
         assert (cause is PROCESSOR) is is_processor
         assert shows(reason, "85.0 %") is is_processor
+    # A limit that was reached holds whoever has the processors.
+    throttled: Any = {"throttle": "a limit of 1 GB/s", "throttle_share": 0.97}
+    assert open_loop(storage="device in memory", **late, **throttled)[0] is THROTTLE
 
 
 def test_where_nothing_is_half_all_parts_are_told() -> None:
