@@ -306,7 +306,7 @@ def _open(evidence: Evidence, *, copies: bool) -> Cause:
     total = sum(shares.values())
     if not total:
         return None, "the reason why operations waited is unknown"
-    if _is_taken(evidence) and not _is_throttled(evidence):
+    if _is_taken(evidence) and not (_is_throttled(evidence) or _queue_delays(evidence)):
         return LimitCause.PROCESSOR, f"{_others(evidence)}{_share_text(evidence, *_STOOD)}"
     top = max(shares, key=lambda name: shares[name])
     if (

@@ -19,8 +19,22 @@ from kvdistill.jobs.job import FioVersion, JobOptions
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit
 
+MIB = 1 << 20
 IN_FLIGHT = 256 << 20
 """Bytes, as in the jobs of a trace."""
+
+
+def parts_of(length: int) -> list[int]:
+    """Return the I/Os of an operation of `length` bytes: of 1 MiB, and the rest."""
+    return [MIB] * (length // MIB) + [length % MIB] * bool(length % MIB)
+
+
+def mean_length(of: dict[str, str]) -> float:
+    """Return the mean length of the I/Os of a section, by its bs or bssplit."""
+    if "bs" in of:
+        return float(of["bs"])
+    sizes = [tuple(map(int, entry.split("/"))) for entry in of["bssplit"].split(":")]
+    return sum(size * percent for size, percent in sizes) / sum(percent for _, percent in sizes)
 
 
 def in_trace(rows: pl.DataFrame, length: int, per_s: float) -> float:
@@ -41,8 +55,8 @@ def in_trace(rows: pl.DataFrame, length: int, per_s: float) -> float:
     heapq.heapify(events)
     while events:
         now, at = heapq.heappop(events)
-        for _ in range(waiting[at].popleft()[1]):
-            free = max(free, now) + length / per_s
+        for part in parts_of(length) * waiting[at].popleft()[1]:
+            free = max(free, now) + part / per_s
             area += min(free - now, IN_FLIGHT // length * length / per_s)
         if waiting[at]:
             heapq.heappush(events, (max(free, waiting[at][0][0]), at))
@@ -59,7 +73,7 @@ def in_job(job: str, span_s: float, per_s: float) -> float:
     begins = {at: begin for begin, at, *_ in events}
     while events:
         now, at, issued, paused = heapq.heappop(events)
-        of, length = said[at], int(said[at]["bs"])
+        of, length = said[at], mean_length(said[at])
         free = max(free, now) + length / per_s
         area += free - now
         ends[at].append(free)

@@ -252,6 +252,11 @@ def test_processors_that_others_took_are_the_cause() -> None:
     # A limit that was reached holds whoever has the processors.
     throttled: Any = {"throttle": "a limit of 1 GB/s", "throttle_share": 0.97}
     assert open_loop(storage="device in memory", **late, **throttled)[0] is THROTTLE
+    # So does a queue that was full most of the time.
+    held = open_loop(
+        storage="device in memory", **late, depth=2, in_flight_mean=1.9, held_share=0.8
+    )
+    assert held[0] is QUEUE
 
 
 def test_where_nothing_is_half_all_parts_are_told() -> None:
