@@ -7,6 +7,7 @@ request waits for prompts that hits have made shorter, or that slow loads have m
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,7 @@ import msgspec
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.simulation_stats import Percentiles, SimulationStats, TimeToFirstToken
-from kvtrace.core.units import format_duration
+from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.simulation import Flush, Load, Simulation
@@ -28,6 +29,10 @@ WORSE: Final = 1.05
 """An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
 SLOWER = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
+
+
+OVERLOADED = "GPU OVERLOADED"
+"""The beginning of what is said of a GPU that cannot keep up with its prompts."""
 
 
 class _StoppedError(Exception):
@@ -139,3 +144,16 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
                 f" {format_duration(without_ns)} without offload"
             )
     return None
+
+
+def overload_note(load: float | None, nodes: int) -> str | None:
+    """Return what to say if prompts arrive faster than they are computed; None if they do not.
+
+    `load` is that of `PrefillStats`, and `nodes` the number of nodes that computed.
+    """
+    if load is None or load <= 1:
+        return None
+    return (
+        f"{OVERLOADED}: computing the prompts takes {load:.3g} times the time in which they arrive;"
+        f" at least {counted(math.ceil(load * nodes), 'node')} would keep up"
+    )

@@ -31,7 +31,7 @@ from kvtrace.core.units import (
     format_years,
 )
 from kvtrace.llm.serving import serving_text
-from kvtrace.sim.baseline import slower_note
+from kvtrace.sim.baseline import overload_note, slower_note
 
 _STREAMS_SHOWN = 8
 
@@ -85,6 +85,9 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
         headline = f"{stalled}; {headline}"
     if slower := slower_note(stats.first_token):
         headline = f"{slower}; {headline}"
+    nodes = 1 if stats.fleet is UNSET else stats.fleet.nodes
+    if overload := overload_note(stats.prefill.load, nodes):
+        headline = f"{overload}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"
         tables = [*fleet_tables(stats.fleet), *tables]
