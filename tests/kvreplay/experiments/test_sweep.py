@@ -32,9 +32,9 @@ from kvreplay.experiments.load_sweep import (
 )
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
-from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.drawing import SUFFIXES, write_drawing
 from kvtrace.core.document.picture import build_picture
+from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import STEADIEST
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
