@@ -375,13 +375,13 @@ class Served:
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     """Sum the requests of the table `requests` that `run` served completely."""
-    served = open_table(run / SERVED_FILE, SERVED).whole()
+    served = open_table(run / SERVED_FILE, SERVED).read_all()
     unfinished, operations = (
         served.column(name).to_numpy() for name in ("unfinished", "operations")
     )
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
     is_whole = (unfinished == 0) & (operations > 0)
-    request_table = open_table(requests, REQUESTS).whole()
+    request_table = open_table(requests, REQUESTS).read_all()
     order = np.argsort(request_table.column("request_id").to_numpy())
     # Request ids of a repeat of the trace continue those of the repeat before.
     indices = order[ids[is_whole] % max(1, len(order))]
