@@ -348,7 +348,7 @@ class RowCheck:
         return self._encode_values(array, column) if column.type == "enum" else array
 
     def _check_range(self, array: pa.Array, column: Column) -> None:
-        """Raise TraceError for a whole number out of range, or bytes whose sum is too large."""
+        """Raise TraceError if a whole number is out of range, or the sum of bytes is too large."""
         smallest, largest = pc.min_max(array).as_py().values()
         if smallest is None:
             return

@@ -24,7 +24,7 @@ _DATE_FIELDS = {".svg": "Date", ".pdf": "CreationDate"}
 def check_drawing(path: Path, flag: str = "--plot") -> None:
     """Raise an error unless `path`, the value of `flag`, can be drawn.
 
-    Commands call this before the work whose result they draw. ConfigError for an unknown suffix,
+    Commands call this before they compute the result to draw. ConfigError for an unknown suffix,
     ProbeUnavailable if a library that draws is missing, DeviceError if the folder does not exist.
     """
     if path.suffix not in SUFFIXES:

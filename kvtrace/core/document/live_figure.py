@@ -78,7 +78,7 @@ def build_live_figure(picture: Picture) -> str:
 
 
 def _renumber_ids(encoded: str) -> str:
-    """Return a Bokeh document whose ids count from p1000.
+    """Return a Bokeh document with its ids renumbered from p1000.
 
     Bokeh counts ids from the start of the process, so that the second page that a process writes
     would differ from the first.

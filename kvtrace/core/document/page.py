@@ -105,7 +105,7 @@ class _Charts:
 
 
 def _article(document: doc.Document, anchor: str, charts: _Charts) -> str:
-    """Return a document as an article whose id is `anchor`.
+    """Return a document as an article with the id `anchor`.
 
     Headline, subject, highlights, warnings and the first pictures come first, then the chapters.
     Documents after the first are folded: they are its context.

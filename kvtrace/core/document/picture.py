@@ -336,7 +336,7 @@ def _build_cells(chart: Chart) -> Picture:
 
 
 def _build_map(chart: Chart) -> Picture:
-    """Return a heat map whose two axes are both lists of names."""
+    """Return a heat map over two lists of names, one on each axis."""
     ((series, colour),) = _coloured_series(chart)
     boxes = PlotBoxes(
         series.label,
