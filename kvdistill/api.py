@@ -98,11 +98,12 @@ def distil(
     Raises ConfigError if the tier does not exist or is ambiguous, or the source has no such window.
     Raises TraceError if the file is missing, damaged or holds no reads and writes.
 
-    >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
-    >>> profile
-    Profile(nvme of trace.parquet: 5 reads, 3 writes, 1 delete over 100 ms)
-    >>> profile.read.ops, profile.read.object_bytes
-    (5, 4208592)
+    Examples:
+        >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
+        >>> profile
+        Profile(nvme of trace.parquet: 5 reads, 3 writes, 1 delete over 100 ms)
+        >>> profile.read.ops, profile.read.object_bytes
+        (5, 4208592)
     """
     window = _window(limit, begin, end, busiest)
     folder = TemporaryFolder("kvdistill-", scratch)
@@ -125,14 +126,15 @@ def fio_jobs(
     Raises ConfigError if an option is invalid, or the profile does not support a requested mode;
     for a source also the errors of `distil`.
 
-    >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
-    >>> jobs = kvdistill.fio_jobs(profile)
-    >>> jobs
-    FioJobs(replay.fio, stat.fio, reuse.fio of nvme of trace.parquet)
-    >>> print(jobs.texts["replay.fio"].partition("[replay]")[2].strip())
-    read_iolog=replay.iolog
-    >>> print(*jobs.write("jobs").files[:3])
-    prefill.fio replay.fio replay.iolog
+    Examples:
+        >>> profile = kvdistill.distil("trace.parquet", tier="nvme")
+        >>> jobs = kvdistill.fio_jobs(profile)
+        >>> jobs
+        FioJobs(replay.fio, stat.fio, reuse.fio of nvme of trace.parquet)
+        >>> print(jobs.texts["replay.fio"].partition("[replay]")[2].strip())
+        read_iolog=replay.iolog
+        >>> print(*jobs.write("jobs").files[:3])
+        prefill.fio replay.fio replay.iolog
     """
     if isinstance(source, Profile):
         profile = source
@@ -161,10 +163,11 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     Raises ConfigError if a folder holds no table, a pattern matches no file, or there are figures
     only. Raises TraceError if a file is missing, damaged or not a table of kvtrace.
 
-    >>> db = kvdistill.connect("trace.parquet")
-    >>> db.sql("SELECT op::VARCHAR, count(*) FROM trace WHERE tier = 'nvme' GROUP BY ALL"
-    ...        " ORDER BY ALL").fetchall()
-    [('delete', 1), ('read', 5), ('write', 3)]
+    Examples:
+        >>> db = kvdistill.connect("trace.parquet")
+        >>> db.sql("SELECT op::VARCHAR, count(*) FROM trace WHERE tier = 'nvme' GROUP BY ALL"
+        ...        " ORDER BY ALL").fetchall()
+        [('delete', 1), ('read', 5), ('write', 3)]
     """
     if not sources:
         raise ConfigError("name at least one trace, run or table to connect to")
@@ -202,9 +205,10 @@ def report(
     Raises TraceError if a file is damaged, DeviceError if the write fails, ProbeUnavailable if a
     library for the format is missing.
 
-    >>> reports = kvdistill.report("trace.parquet", "report.md")
-    >>> reports
-    Reports(trace.parquet)
+    Examples:
+        >>> reports = kvdistill.report("trace.parquet", "report.md")
+        >>> reports
+        Reports(trace.parquet)
     """
     listed = [source] if isinstance(source, str | Path) or hasattr(source, "path") else source
     reports = make_reports([path_of(item) for item in listed], buckets, parse_endurance(endurance))
@@ -280,9 +284,10 @@ def compare(*sides: Source) -> ComparedSides:
     Raises ConfigError for fewer than two sides, or sides without common figures. Raises
     TraceError if a file is missing or damaged.
 
-    >>> compared = kvdistill.compare("trace.parquet", "trace.parquet")
-    >>> compared.comparison.names
-    ['trace.parquet', 'trace.parquet']
+    Examples:
+        >>> compared = kvdistill.compare("trace.parquet", "trace.parquet")
+        >>> compared.comparison.names
+        ['trace.parquet', 'trace.parquet']
     """
     return ComparedSides(*read_comparison([path_of(side) for side in sides]))
 
@@ -351,9 +356,10 @@ def warp(
     Raises ConfigError for a name that S3 does not accept, or if `output` holds jobs already; also
     the errors of `distil`.
 
-    >>> written = kvdistill.warp("trace.parquet", "warp", tier="nvme")
-    >>> written.files
-    ['mixed.yml', 'profile.json']
+    Examples:
+        >>> written = kvdistill.warp("trace.parquet", "warp", tier="nvme")
+        >>> written.files
+        ['mixed.yml', 'profile.json']
     """
     options = StoreOptions(host=host, bucket=bucket, runtime_cap_ns=_longest_run_ns(max_duration))
     return _write_store_jobs(
@@ -395,9 +401,10 @@ def sai3(
     Raises ConfigError for a `target` that is no such URI, or if `output` holds jobs already; also
     the errors of `distil`.
 
-    >>> written = kvdistill.sai3("trace.parquet", "sai3", tier="nvme")
-    >>> print(*sorted(written.files))
-    oplog.tsv.zst populate.tsv.zst profile.json workload.yaml
+    Examples:
+        >>> written = kvdistill.sai3("trace.parquet", "sai3", tier="nvme")
+        >>> print(*sorted(written.files))
+        oplog.tsv.zst populate.tsv.zst profile.json workload.yaml
     """
     options = StoreOptions(target=target, runtime_cap_ns=_longest_run_ns(max_duration))
     return _write_store_jobs(
@@ -479,12 +486,13 @@ def import_file(
     ConfigError for an unknown format, TraceError if a file is missing, damaged, or of another
     format, and DeviceError if the folder holds other files.
 
-    >>> iolog = pathlib.Path("job.iolog")
-    >>> lines = ["fio version 2 iolog", "d.dat add", "d.dat open", "d.dat write 0 4096"]
-    >>> _ = iolog.write_text("\\n".join([*lines, "d.dat close", ""]))
-    >>> account = kvdistill.import_file(iolog, "imported", format="fio-iolog")
-    >>> account.files, account.rows_kept
-    (['trace.objects.parquet', 'trace.parquet'], 1)
+    Examples:
+        >>> iolog = pathlib.Path("job.iolog")
+        >>> lines = ["fio version 2 iolog", "d.dat add", "d.dat open", "d.dat write 0 4096"]
+        >>> _ = iolog.write_text("\\n".join([*lines, "d.dat close", ""]))
+        >>> account = kvdistill.import_file(iolog, "imported", format="fio-iolog")
+        >>> account.files, account.rows_kept
+        (['trace.objects.parquet', 'trace.parquet'], 1)
     """
     listed = [files] if isinstance(files, str | Path) else files
     formats = {str(kind): kind for kind in Format}
@@ -502,8 +510,13 @@ def import_file(
 def named_queries() -> list[NamedQuery]:
     """Return the SQL queries of the library: their names, what they answer, the views they read.
 
-    >>> [query.needs for query in kvdistill.named_queries() if query.name == "slowest_operations"]
-    [['measured']]
+    Examples:
+        >>> [
+        ...     query.needs
+        ...     for query in kvdistill.named_queries()
+        ...     if query.name == "slowest_operations"
+        ... ]
+        [['measured']]
     """
     return read_named_queries()
 
@@ -520,9 +533,12 @@ def run_query(
     Raises ConfigError if the text is not one statement, DuckDB rejects it, or a view is missing;
     TraceError if a file is damaged or not a table of kvtrace.
 
-    >>> with kvdistill.run_query("trace.parquet", sql="SELECT count(*) AS n FROM trace") as batches:
-    ...     print(batches.read_all().to_pylist()[0]["n"] > 0)
-    True
+    Examples:
+        >>> with kvdistill.run_query(
+        ...     "trace.parquet", sql="SELECT count(*) AS n FROM trace"
+        ... ) as batches:
+        ...     print(batches.read_all().to_pylist()[0]["n"] > 0)
+        True
     """
     if (sql is None) == (name is None):
         raise ConfigError(f"give either {named('sql')} or {named('name')}")
@@ -541,9 +557,10 @@ def open_shell(*sources: Source) -> Iterator[Shell]:
 
     Raises TraceError if a file is damaged or not a table of kvtrace.
 
-    >>> with kvdistill.open_shell("trace.parquet") as shell:
-    ...     shell.run("SELECT 1 AS one;", lambda batches: print(batches.read_all().to_pylist()))
-    [{'one': 1}]
+    Examples:
+        >>> with kvdistill.open_shell("trace.parquet") as shell:
+        ...     shell.run("SELECT 1 AS one;", lambda batches: print(batches.read_all().to_pylist()))
+        [{'one': 1}]
     """
     with opened_shell([path_of(source) for source in sources]) as shell:
         yield shell

@@ -184,14 +184,15 @@ def sweep(
         ConfigError: for values that do not rise, or more than one kind of load.
         DeviceError: if a target cannot be used, or must not be.
 
-    >>> import kvtrace as kt, kvreplay
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-    ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
-    ... )
-    >>> swept = kvreplay.sweep(trace, tiers={"nvme": "ram"}, queue_depths=[1, 2])
-    >>> swept.to_polars()["value"].to_list(), swept.error is None
-    ([1.0, 2.0], True)
+    Examples:
+        >>> import kvtrace as kt, kvreplay
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+        ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+        ... )
+        >>> swept = kvreplay.sweep(trace, tiers={"nvme": "ram"}, queue_depths=[1, 2])
+        >>> swept.to_polars()["value"].to_list(), swept.error is None
+        ([1.0, 2.0], True)
 
     """
     if (trace is None) == (gen is None):
@@ -360,10 +361,11 @@ def scorecard(
         ConfigError: for an unknown preset, or a size or duration without a meaning.
         DeviceError: if the target is missing, too small, or must not be used.
 
-    >>> import kvreplay
-    >>> kvreplay.scorecard("/no/such/drive", size="64MiB")
-    Traceback (most recent call last):
-    kvtrace.core.errors.DeviceError: ...
+    Examples:
+        >>> import kvreplay
+        >>> kvreplay.scorecard("/no/such/drive", size="64MiB")
+        Traceback (most recent call last):
+        kvtrace.core.errors.DeviceError: ...
 
     """
     check_memory()
@@ -496,11 +498,14 @@ def plan_mlperf(
     Raises:
         ConfigError: for an unknown option, a target that is no storage, or too little space.
 
-    >>> import tempfile, kvreplay
-    >>> with tempfile.TemporaryDirectory() as drive:
-    ...     plan = kvreplay.plan_mlperf("v3-8b", tiers={"nvme": drive}, capacity="64MiB", trials=1)
-    >>> plan.attempts[0].option.name, plan.attempts[0].trials
-    ('v3-8b-stress', 1)
+    Examples:
+        >>> import tempfile, kvreplay
+        >>> with tempfile.TemporaryDirectory() as drive:
+        ...     plan = kvreplay.plan_mlperf(
+        ...         "v3-8b", tiers={"nvme": drive}, capacity="64MiB", trials=1
+        ...     )
+        >>> plan.attempts[0].option.name, plan.attempts[0].trials
+        ('v3-8b-stress', 1)
 
     """
     check_memory()
@@ -578,15 +583,16 @@ def run_mlperf(
         ConfigError: if a rule is broken that no option of the plan broke, without `break_rules`.
         DeviceError: if the target cannot be used, or must not be.
 
-    >>> import tempfile, kvreplay
-    >>> with tempfile.TemporaryDirectory() as drive:
-    ...     plan = kvreplay.plan_mlperf(
-    ...         "v3-8b", tiers={"nvme": drive}, capacity="2GiB", trials=1, duration="1s",
-    ...         replay_options=kvreplay.Config(is_buffered=True),
-    ...     )
-    ...     run = kvreplay.run_mlperf(plan, break_rules=True)
-    >>> run.results[0].option, run.results[0].status
-    ('v3-8b-stress', 'complete')
+    Examples:
+        >>> import tempfile, kvreplay
+        >>> with tempfile.TemporaryDirectory() as drive:
+        ...     plan = kvreplay.plan_mlperf(
+        ...         "v3-8b", tiers={"nvme": drive}, capacity="2GiB", trials=1, duration="1s",
+        ...         replay_options=kvreplay.Config(is_buffered=True),
+        ...     )
+        ...     run = kvreplay.run_mlperf(plan, break_rules=True)
+        >>> run.results[0].option, run.results[0].status
+        ('v3-8b-stress', 'complete')
 
     """
     check_output(plan.output, is_forced=overwrite)
@@ -636,10 +642,11 @@ def combine_mlperf(
         ConfigError: for fewer than two clients, or results of different options or settings.
         TraceError: if a folder holds no result.
 
-    >>> import kvreplay
-    >>> kvreplay.combine_mlperf(["rank-0"], "together")
-    Traceback (most recent call last):
-    kvtrace.core.errors.ConfigError: ...
+    Examples:
+        >>> import kvreplay
+        >>> kvreplay.combine_mlperf(["rank-0"], "together")
+        Traceback (most recent call last):
+        kvtrace.core.errors.ConfigError: ...
 
     """
     target = Path(output)
@@ -691,11 +698,12 @@ def check_mlperf(
     Raises:
         TraceError: if the tree holds no result of the KV-cache benchmark.
 
-    >>> import tempfile, kvreplay
-    >>> with tempfile.TemporaryDirectory() as tree:
-    ...     kvreplay.check_mlperf(tree)
-    Traceback (most recent call last):
-    kvtrace.core.errors.TraceError: ...
+    Examples:
+        >>> import tempfile, kvreplay
+        >>> with tempfile.TemporaryDirectory() as tree:
+        ...     kvreplay.check_mlperf(tree)
+        Traceback (most recent call last):
+        kvtrace.core.errors.TraceError: ...
 
     """
     return MlperfCheck(check_tree(Path(tree), list(argv)))

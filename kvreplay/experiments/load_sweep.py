@@ -93,6 +93,8 @@ TRACE_FILE = "trace.parquet"
 """File in a sweep's folder: the trace that was made for it."""
 P99_NEEDS = 100
 """Number of operations that a p99 by nearest rank needs."""
+NO_READS = "no tier was read"
+"""Why a run that only wrote has no p99 of reads."""
 
 
 _KEPT_PACE = (
@@ -127,13 +129,15 @@ def sweep(
     values: list[float],
     *,
     is_made: bool = False,
+    needs_reads: bool = False,
     read_p99_target_ns: int | None = None,
     on_point: Callable[[SweepPoint], None] = lambda _point: None,
     replaying: Replaying = replay,
 ) -> tuple[LoadSweep, KvError | None]:
     """Replay at each of `values`, rising, until saturated; in an open loop by `next_value`.
 
-    Runs are kept in the output. A trace that `is_made` for this sweep is moved there.
+    Runs are kept in the output. A trace that `is_made` for this sweep is moved there. With
+    `needs_reads` a load that evicts, but of which nothing is read, counts as not sustained.
 
     Returns the sweep, which is also written to sweep.json, and the error if it is partial.
     """
@@ -180,9 +184,11 @@ def sweep(
             )
         if error is not None:
             break
-        value_trials.append(
-            point(value, name, outcome.summary, read_p99_target_ns, outcome.run.window.window, axis)
-        )
+        window = outcome.run.window.window
+        measured = point(value, name, outcome.summary, read_p99_target_ns, window, axis)
+        # A load that evicts nothing has no window: it needs more users before anything is read.
+        lacks_reads = needs_reads and window is not None and measured.read_p99_lacks == NO_READS
+        value_trials.append(msgspec.structs.replace(measured, lacks_reads=lacks_reads))
         on_point(value_trials[-1])
         points = [decided(trial_points) for trial_points in trials.values()]
         if (
@@ -335,7 +341,7 @@ def _lacking(summary: Summary) -> str | None:
     """Return why the p99 of reads is unknown, and how long a run has to be; None if it is known."""
     counts = [f.judged.count for f in measured_figures(summary.figures) if f.op == "read"]
     if not counts:
-        return "no tier was read"
+        return NO_READS
     min_reads = min(counts)
     if min_reads >= P99_NEEDS:
         return None
@@ -525,7 +531,7 @@ def limit_of_open(points: Sequence[SweepPoint]) -> LimitCause | None:
     verdicts = (
         point.judgement
         for point in points[first_failed:]
-        if not point.is_held and point.judgement is not None
+        if not point.is_held and not point.lacks_reads and point.judgement is not None
     )
     causes = (_cause(verdict, was_sustained=first_failed > 0) for verdict in verdicts)
     return next((cause for cause in causes if cause is not None), None)
@@ -655,6 +661,9 @@ def _read(point: SweepPoint, kind: str = "response") -> str:
 
 
 def _lost(point: SweepPoint, target_ns: int | None) -> str:
+    if point.lacks_reads:
+        window = point.window or "the whole trace"
+        return f"says nothing about reads: storage is only written in {window}"
     if point.is_delayed_by_replayer:
         return (
             f"was not asked in time: kvreplay delayed {percent(point.late_by_itself_fraction or 0.0)}"

@@ -93,36 +93,43 @@ class ReadingWindow:
     """Replays a window in which storage is read, as long as that takes.
 
     A drive's tier that has just begun to evict may not have been read yet, and writes alone say
-    nothing of what a stack's users wait for. So a window without a read is doubled, for all later
-    runs, too.
+    nothing about what a stack's users wait for. So a window without a read is doubled, for all
+    later runs too. If even the longest window has no read, its run stands as it is: with that many
+    users on so small a tier, blocks may be evicted before anybody comes back to them. Later runs
+    are then not lengthened in vain.
     """
 
-    def __init__(self, preset: str) -> None:
-        """Begin with the window that is asked for; `preset` is for messages."""
-        self._preset = preset
+    def __init__(self) -> None:
+        """Begin with the window of the first request."""
         self._window: str | None = None
+        self._can_grow = True
+        self.has_read = False
+        """Whether any run read from storage."""
+        self.longest: str | None = None
+        """The window, as doubled most often, that had no read; None if each run had reads."""
 
     def __call__(self, request: Replay) -> FinishedRun:
-        """Replay `request`, in a longer window if necessary.
-
-        ConfigError if nothing is read in the longest window that is tried.
-        """
-        for _ in range(WINDOW_DOUBLINGS + 1):
-            if self._window is not None:
-                request = replace(request, config=replace(request.config, window=self._window))
+        """Replay `request`, in a longer window if necessary, and return the last run."""
+        window = self._window
+        for doublings in range(WINDOW_DOUBLINGS + 1):
+            if window is not None:
+                request = replace(request, config=replace(request.config, window=window))
             finished = replay(request)
-            if finished.error is not None or _reads(finished.run):
+            if finished.error is not None:
+                return finished
+            if _reads(finished.run):
+                self.has_read = True
+                self._window = window
                 return finished
             longer = longer_window(finished.run.window.window)
-            if longer is None:
-                break
-            self._window = longer
-            shutil.rmtree(request.output)
-        window = finished.run.window.window or "the whole trace"
-        raise ConfigError(
-            f"{self._preset}: nothing is read from storage in {window}; give a longer"
-            f" {named('window')}, or a smaller {named('size')}, which evicts earlier"
-        )
+            if longer is None or not self._can_grow:
+                return finished
+            if doublings < WINDOW_DOUBLINGS:
+                window = longer
+                shutil.rmtree(request.output)
+        self._can_grow = False
+        self.longest = window
+        return finished
 
 
 def _reads(run: RunFile) -> int:
@@ -157,22 +164,31 @@ def measure_stack(
     Return the score, the run, and the error if the sweep is partial.
 
     Raises:
+        ConfigError: no number of users that was tried reads from storage.
         KvError: nothing was measured.
 
     """
+    replaying = ReadingWindow()
     gen = shlex.join(open_table(request.trace, TRACE).meta.argv[2:])
     result, error = sweep(
         request,
         Axis.USERS,
         users,
         is_made=True,
-        replaying=ReadingWindow(preset),
+        replaying=replaying,
+        needs_reads=True,
         on_point=lambda point: announce(
             f"{preset} {point.run}: {progress_of(Axis.USERS, point, None)}"
         ),
     )
     if not result.points:
         raise error or KvError(f"{preset}: nothing was measured")
+    if not replaying.has_read:
+        raise ConfigError(
+            f"{preset}: nothing is read from storage in {replaying.longest or 'the trace'}, with"
+            f" any number of users that was tried; give a longer {named('window')}, or a smaller"
+            f" {named('size')}, which evicts earlier"
+        )
     point = next((p for p in result.points if p.value == result.knee), result.points[0])
     first = point.run.partition("-trial-")[0]
     names = [first, *(f"{first}-trial-{n}" for n in range(2, TRIALS + 1))]

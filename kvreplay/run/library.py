@@ -128,15 +128,18 @@ class Run:
         time; null in a closed loop). Percentiles come from all operations, pooled; one is null
         where there are too few operations for it.
 
-        >>> import kvtrace as kt, kvreplay, tempfile
-        >>> trace = kt.simulate(
-        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-        ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
-        ... )
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     run = kvreplay.replay(trace, tiers={"nvme": f"{folder}/objects/"}, buffered=True)
-        >>> run.figures().filter(tier="nvme", op="write")["errors"].item()
-        0
+        Examples:
+            >>> import kvtrace as kt, kvreplay, tempfile
+            >>> trace = kt.simulate(
+            ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+            ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+            ... )
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     run = kvreplay.replay(
+            ...         trace, tiers={"nvme": f"{folder}/objects/"}, buffered=True
+            ...     )
+            >>> run.figures().filter(tier="nvme", op="write")["errors"].item()
+            0
         """
         names = (
             "tier",
@@ -319,14 +322,15 @@ def replay(
         FailedOperations: if operations failed, or corrupt blocks were read; the measurements are in
             `output`.
 
-    >>> import kvtrace as kt, kvreplay
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-    ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
-    ... )
-    >>> run = kvreplay.replay(trace, tiers={"nvme": "ram"})
-    >>> run.figures()["tier"].unique().to_list()
-    ['nvme']
+    Examples:
+        >>> import kvtrace as kt, kvreplay
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+        ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+        ... )
+        >>> run = kvreplay.replay(trace, tiers={"nvme": "ram"})
+        >>> run.figures()["tier"].unique().to_list()
+        ['nvme']
 
     """
     path = trace.path if isinstance(trace, Trace) else Path(trace)
@@ -373,15 +377,16 @@ def compare(first: Run | str | Path, *more_runs: Run | str | Path) -> ComparedSi
         ConfigError: for fewer than two runs, or runs that have nothing in common.
         TraceError: if a run is missing or damaged.
 
-    >>> import kvtrace as kt, kvreplay
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-    ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
-    ... )
-    >>> runs = [kvreplay.replay(trace, tiers={"nvme": "ram"}, queue_depth=d) for d in (1, 8)]
-    >>> compared = kvreplay.compare(*runs)
-    >>> compared.figures()["side"].n_unique()
-    2
+    Examples:
+        >>> import kvtrace as kt, kvreplay
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+        ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+        ... )
+        >>> runs = [kvreplay.replay(trace, tiers={"nvme": "ram"}, queue_depth=d) for d in (1, 8)]
+        >>> compared = kvreplay.compare(*runs)
+        >>> compared.figures()["side"].n_unique()
+        2
     """
     import kvdistill
 
@@ -429,15 +434,16 @@ def read_run(path: str | Path) -> Run:
     Raises:
         TraceError: if there is no run.json, or it is damaged.
 
-    >>> import kvtrace as kt, kvreplay, tempfile
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-    ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
-    ... )
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     saved = kvreplay.replay(trace, tiers={"nvme": "ram"}).save(f"{folder}/run")
-    ...     kvreplay.read_run(saved.path).summary.errors
-    0
+    Examples:
+        >>> import kvtrace as kt, kvreplay, tempfile
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+        ...     tiers={"cpu": {"capacity": "32MiB"}, "nvme": {"capacity": "64MiB"}},
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     saved = kvreplay.replay(trace, tiers={"nvme": "ram"}).save(f"{folder}/run")
+        ...     kvreplay.read_run(saved.path).summary.errors
+        0
 
     """
     folder = Path(path)

@@ -48,12 +48,18 @@ def start_ticks(pid: int) -> int | None:
 
 @cache
 def host_digest() -> str:
-    """Return 8 hexadecimal digits of the host and of the name space of its process numbers."""
-    try:
-        space = os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - no file of this name is there
-    except OSError:
-        space = ""
-    return blake2b(f"{os.uname().nodename} {space}".encode(), digest_size=4).hexdigest()
+    """Return 8 hexadecimal digits of the host and of this process's name spaces.
+
+    They are those of process numbers and of time: both numbers of an owner depend on them, as the
+    kernel states when a process began by the clock of the process that asks.
+    """
+    spaces = []
+    for kind in ("pid", "time"):
+        try:
+            spaces.append(os.readlink(f"/proc/self/ns/{kind}"))  # noqa: PTH115 - no file is there
+        except OSError:
+            spaces.append("")
+    return blake2b(" ".join([os.uname().nodename, *spaces]).encode(), digest_size=4).hexdigest()
 
 
 @cache

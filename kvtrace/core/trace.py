@@ -37,15 +37,16 @@ class Trace:
     `to_arrow` are those of the trace table in `schemas/README.md`, with the names of tiers,
     operations and phases in place of their codes:
 
-    >>> import kvtrace as kt
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
-    ...     tiers={"cpu": {"capacity": "64MiB"}, "nvme": {"capacity": "128MiB"}},
-    ... )
-    >>> trace.to_polars().select("ts_ns", "op", "tier", "length_bytes").columns
-    ['ts_ns', 'op', 'tier', 'length_bytes']
-    >>> trace.tiers
-    ['gpu', 'cpu', 'nvme']
+    Examples:
+        >>> import kvtrace as kt
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=2, duration="2s", model="tiny-1b",
+        ...     tiers={"cpu": {"capacity": "64MiB"}, "nvme": {"capacity": "128MiB"}},
+        ... )
+        >>> trace.to_polars().select("ts_ns", "op", "tier", "length_bytes").columns
+        ['ts_ns', 'op', 'tier', 'length_bytes']
+        >>> trace.tiers
+        ['gpu', 'cpu', 'nvme']
     """
 
     def __init__(self, path: Path, metadata: Metadata, *, folder: TemporaryFolder | None) -> None:
@@ -76,11 +77,14 @@ class Trace:
         Time is in ns from the start of the trace, sizes are in bytes. `op`, `phase` and `tier` are
         of Polars' type `Enum`. A trace in zstd CSV is read into memory first.
 
-        >>> import kvtrace as kt, polars as pl
-        >>> trace = kt.simulate(preset="lmcache-disk", users=2, duration="2s", model="tiny-1b")
-        >>> written = trace.scan().filter(pl.col("op") == "write").select(pl.len()).collect().item()
-        >>> written > 0
-        True
+        Examples:
+            >>> import kvtrace as kt, polars as pl
+            >>> trace = kt.simulate(preset="lmcache-disk", users=2, duration="2s", model="tiny-1b")
+            >>> written = trace.scan().filter(
+            ...     pl.col("op") == "write"
+            ... ).select(pl.len()).collect().item()
+            >>> written > 0
+            True
         """
         self._keep_files()
         return named_columns(self.path, TRACE, self.tiers)
@@ -88,20 +92,26 @@ class Trace:
     def to_polars(self) -> pl.DataFrame:
         """Return all rows as a Polars frame; see `scan` for traces larger than memory.
 
-        >>> import kvtrace as kt
-        >>> frame = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b").to_polars()
-        >>> frame["op"].dtype.categories.to_list()
-        ['read', 'write', 'delete']
+        Examples:
+            >>> import kvtrace as kt
+            >>> frame = kt.simulate(
+            ...     preset="vllm-fs", users=2, duration="2s", model="tiny-1b"
+            ... ).to_polars()
+            >>> frame["op"].dtype.categories.to_list()
+            ['read', 'write', 'delete']
         """
         return named_columns(self.path, TRACE, self.tiers).collect()
 
     def to_arrow(self) -> pa.Table:
         """Return all rows as an Arrow table; `op`, `phase` and `tier` are dictionaries of names.
 
-        >>> import kvtrace as kt
-        >>> table = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b").to_arrow()
-        >>> str(table.schema.field("tier").type)
-        'dictionary<values=string, indices=int8, ordered=0>'
+        Examples:
+            >>> import kvtrace as kt
+            >>> table = kt.simulate(
+            ...     preset="vllm-fs", users=2, duration="2s", model="tiny-1b"
+            ... ).to_arrow()
+            >>> str(table.schema.field("tier").type)
+            'dictionary<values=string, indices=int8, ordered=0>'
         """
         rows = open_table(self.path, TRACE).read_all()
         position = rows.schema.names.index("tier")
@@ -117,10 +127,11 @@ class Trace:
         Raises:
             TraceError: if the trace has no objects table beside it.
 
-        >>> import kvtrace as kt
-        >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
-        >>> trace.objects().collect().columns
-        ['object_id', 'key', 'kind', 'size_bytes']
+        Examples:
+            >>> import kvtrace as kt
+            >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
+            >>> trace.objects().collect().columns
+            ['object_id', 'key', 'kind', 'size_bytes']
 
         """
         self._keep_files()
@@ -132,10 +143,11 @@ class Trace:
         Raises:
             TraceError: if the trace has no requests table beside it.
 
-        >>> import kvtrace as kt
-        >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
-        >>> trace.requests().collect()["input_tokens"].min() > 0
-        True
+        Examples:
+            >>> import kvtrace as kt
+            >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
+            >>> trace.requests().collect()["input_tokens"].min() > 0
+            True
 
         """
         self._keep_files()
@@ -151,12 +163,13 @@ class Trace:
             ConfigError: if a file of that name exists and `overwrite` is False, or the name ends
                 in neither `.parquet` nor `.csv.zst`.
 
-        >>> import kvtrace as kt, tempfile
-        >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     saved = trace.save(f"{folder}/t.parquet")
-        ...     len(kt.read_trace(saved.path)) == len(trace)
-        True
+        Examples:
+            >>> import kvtrace as kt, tempfile
+            >>> trace = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     saved = trace.save(f"{folder}/t.parquet")
+            ...     len(kt.read_trace(saved.path)) == len(trace)
+            True
 
         """
         target = Path(path)
@@ -184,13 +197,14 @@ class Trace:
     ) -> Trace:
         """Make a trace of your own rows; see `from_arrow`.
 
-        >>> import kvtrace as kt, polars as pl
-        >>> rows = pl.DataFrame({
-        ...     "ts_ns": [0, 1000], "op": ["write", "read"], "tier": ["nvme", "nvme"],
-        ...     "object_id": [0, 0], "length_bytes": [4096, 4096],
-        ... })
-        >>> len(kt.Trace.from_polars(rows, tiers={"nvme": None}))
-        2
+        Examples:
+            >>> import kvtrace as kt, polars as pl
+            >>> rows = pl.DataFrame({
+            ...     "ts_ns": [0, 1000], "op": ["write", "read"], "tier": ["nvme", "nvme"],
+            ...     "object_id": [0, 0], "length_bytes": [4096, 4096],
+            ... })
+            >>> len(kt.Trace.from_polars(rows, tiers={"nvme": None}))
+            2
         """
         return cls.from_arrow(rows.to_arrow(), tiers=tiers, argv=argv)
 
@@ -214,13 +228,14 @@ class Trace:
             ConfigError: if a column is missing or has a value that is not allowed.
             TraceError: if the rows are not a trace: times decrease, or object numbers have gaps.
 
-        >>> import kvtrace as kt, pyarrow as pa
-        >>> rows = pa.table({
-        ...     "ts_ns": [0], "op": ["write"], "tier": ["nvme"], "object_id": [0],
-        ...     "length_bytes": [4096],
-        ... })
-        >>> kt.Trace.from_arrow(rows, tiers={"nvme": 1 << 30}).to_polars()["phase"].to_list()
-        ['other']
+        Examples:
+            >>> import kvtrace as kt, pyarrow as pa
+            >>> rows = pa.table({
+            ...     "ts_ns": [0], "op": ["write"], "tier": ["nvme"], "object_id": [0],
+            ...     "length_bytes": [4096],
+            ... })
+            >>> kt.Trace.from_arrow(rows, tiers={"nvme": 1 << 30}).to_polars()["phase"].to_list()
+            ['other']
 
         """
         names = list(tiers)
@@ -291,12 +306,13 @@ def read_trace(path: str | Path) -> Trace:
     Raises:
         TraceError: if there is no such file, or it holds no trace.
 
-    >>> import kvtrace as kt, tempfile
-    >>> with tempfile.TemporaryDirectory() as place:
-    ...     _ = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b").save(
-    ...         f"{place}/t.parquet")
-    ...     kt.read_trace(f"{place}/t.parquet").metadata.preset
-    'vllm-fs'
+    Examples:
+        >>> import kvtrace as kt, tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     _ = kt.simulate(preset="vllm-fs", users=2, duration="2s", model="tiny-1b").save(
+        ...         f"{place}/t.parquet")
+        ...     kt.read_trace(f"{place}/t.parquet").metadata.preset
+        'vllm-fs'
 
     """
     return open_trace(path, None)

@@ -74,15 +74,18 @@ def hit_ratio_curve(
     Raises:
         ConfigError: for an unknown policy or model, or if no prompt fills an object.
 
-    >>> import kvtrace as kt, polars as pl
-    >>> frame = pl.DataFrame({
-    ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
-    ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
-    ... })
-    >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
-    >>> curve = kt.hit_ratio_curve(requests, policies=["lru", "belady"], capacities=["4MiB", "8MiB"])
-    >>> curve.select("policy", "capacity_objects", "hits").rows()
-    [('lru', 2, 0), ('lru', 4, 2), ('belady', 2, 2), ('belady', 4, 2)]
+    Examples:
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame({
+        ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
+        ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
+        ... })
+        >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
+        >>> curve = kt.hit_ratio_curve(
+        ...     requests, policies=["lru", "belady"], capacities=["4MiB", "8MiB"]
+        ... )
+        >>> curve.select("policy", "capacity_objects", "hits").rows()
+        [('lru', 2, 0), ('lru', 4, 2), ('belady', 2, 2), ('belady', 4, 2)]
 
     """
     if isinstance(requests, str | Path):
@@ -126,9 +129,10 @@ def hit_ratio_curve(
 def policies() -> list[str]:
     """Return the names of the eviction policies that `hit_ratio_curve` takes.
 
-    >>> import kvtrace as kt
-    >>> "s3fifo" in kt.policies()
-    True
+    Examples:
+        >>> import kvtrace as kt
+        >>> "s3fifo" in kt.policies()
+        True
     """
     return [str(policy) for policy in Policy if policy not in (Policy.SAE, Policy.TTL)] + ["belady"]
 
@@ -205,16 +209,17 @@ def capacity_curve(
     Raises:
         ConfigError: for an unknown policy or model, or if no prompt fills an object.
 
-    >>> import kvtrace as kt, polars as pl
-    >>> frame = pl.DataFrame({
-    ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
-    ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
-    ... })
-    >>> curve = kt.capacity_curve(kt.Requests.from_polars(frame, block_tokens=16), points=2)
-    >>> [(point.capacity_objects, point.hits) for point in curve.points]
-    [(1, 0), (4, 2)]
-    >>> curve.sufficient[-1].capacity_objects
-    4
+    Examples:
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame({
+        ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
+        ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
+        ... })
+        >>> curve = kt.capacity_curve(kt.Requests.from_polars(frame, block_tokens=16), points=2)
+        >>> [(point.capacity_objects, point.hits) for point in curve.points]
+        [(1, 0), (4, 2)]
+        >>> curve.sufficient[-1].capacity_objects
+        4
 
     """
     if isinstance(requests, str | Path):
@@ -321,15 +326,16 @@ def count_hits(
     Raises:
         ConfigError: for an unknown policy, a capacity below 1, or requests without block ids.
 
-    >>> import kvtrace as kt, polars as pl
-    >>> frame = pl.DataFrame({
-    ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
-    ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
-    ... })
-    >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
-    >>> counts = kt.count_hits(requests, [2, None])
-    >>> [(result.hits, result.optimal_hits) for result in counts.results]
-    [(0, 2), (2, 2)]
+    Examples:
+        >>> import kvtrace as kt, polars as pl
+        >>> frame = pl.DataFrame({
+        ...     "arrival_ns": [0, 1, 2], "input_tokens": [32, 32, 32], "output_tokens": [1, 1, 1],
+        ...     "block_ids": [[0, 1], [2, 3], [0, 1]],
+        ... })
+        >>> requests = kt.Requests.from_polars(frame, block_tokens=16)
+        >>> counts = kt.count_hits(requests, [2, None])
+        >>> [(result.hits, result.optimal_hits) for result in counts.results]
+        [(0, 2), (2, 2)]
 
     """
     chosen = check_policy(policy)

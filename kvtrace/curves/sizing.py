@@ -200,13 +200,14 @@ def size(
     Raises:
         ConfigError: without a target, for unknown names, or if no request looks anything up.
 
-    >>> import kvtrace as kt
-    >>> found = kt.size(
-    ...     users=4, duration="20s", model="tiny-1b", preset="lmcache-disk", target_hit=0.2,
-    ...     tiers={"gpu": {"capacity": "64MiB"}},
-    ... )
-    >>> found.is_reached, sorted(found.capacities)
-    (True, ['dram', 'nvme'])
+    Examples:
+        >>> import kvtrace as kt
+        >>> found = kt.size(
+        ...     users=4, duration="20s", model="tiny-1b", preset="lmcache-disk", target_hit=0.2,
+        ...     tiers={"gpu": {"capacity": "64MiB"}},
+        ... )
+        >>> found.is_reached, sorted(found.capacities)
+        (True, ['dram', 'nvme'])
 
     """
     target = _target_of(target_hit, target_ttft)
@@ -276,13 +277,14 @@ def size_scenario(
     Raises:
         ConfigError: as `size`.
 
-    >>> import kvtrace as kt
-    >>> scenario = kt.build_scenario(
-    ...     preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
-    ...     settings=["tiers.gpu.capacity=64MiB"],
-    ... )
-    >>> kt.size_scenario(scenario, target_hit=0.2).is_reached
-    True
+    Examples:
+        >>> import kvtrace as kt
+        >>> scenario = kt.build_scenario(
+        ...     preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
+        ...     settings=["tiers.gpu.capacity=64MiB"],
+        ... )
+        >>> kt.size_scenario(scenario, target_hit=0.2).is_reached
+        True
 
     """
     target = _target_of(target_hit, target_ttft)

@@ -49,9 +49,10 @@ class Model:
 
         None if every length fits, because all layers attend to a window.
 
-        >>> import kvtrace as kt
-        >>> kt.model("llama3.1-8b").tokens_that_fit(16 * 2**30)  # 131,072 bytes a token
-        131072
+        Examples:
+            >>> import kvtrace as kt
+            >>> kt.model("llama3.1-8b").tokens_that_fit(16 * 2**30)  # 131,072 bytes a token
+            131072
         """
         return shapes.tokens_that_fit(self.shape, memory_bytes)
 
@@ -83,9 +84,10 @@ class Model:
     def bytes_per_token_per_rank(self, tensor_parallel: int) -> int:
         """Return the KV cache of one token on one of so many tensor-parallel ranks, bytes.
 
-        >>> import kvtrace as kt
-        >>> kt.model("llama3.1-70b").bytes_per_token_per_rank(8)
-        40960
+        Examples:
+            >>> import kvtrace as kt
+            >>> kt.model("llama3.1-70b").bytes_per_token_per_rank(8)
+            40960
         """
         return shapes.bytes_per_token_per_rank(self.shape, tensor_parallel)
 
@@ -99,9 +101,10 @@ class Model:
     ) -> JsonObject:
         """Return the arithmetic of a prompt of `tokens` tokens, as `kvtrace models NAME --json`.
 
-        >>> import kvtrace as kt
-        >>> kt.model("llama3.1-8b").describe(tokens=1024)["stored_dense_bytes"]
-        134217728
+        Examples:
+            >>> import kvtrace as kt
+            >>> kt.model("llama3.1-8b").describe(tokens=1024)["stored_dense_bytes"]
+            134217728
         """
         return describe_model(
             self.name, self.kv_dtype, tensor_parallel, tokens, chunk_tokens, page_bytes
@@ -130,9 +133,10 @@ def model(name: str | Path, *, kv_dtype: str | None = None) -> Model:
         ConfigError: if there is no such model; the message has the nearest names.
         TraceError: if the file is not a configuration that is understood.
 
-    >>> import kvtrace as kt
-    >>> kt.model("llama3.1-8b").bytes_per_token  # 2 x 32 layers x 8 heads x 128 x 2 bytes
-    131072
+    Examples:
+        >>> import kvtrace as kt
+        >>> kt.model("llama3.1-8b").bytes_per_token  # 2 x 32 layers x 8 heads x 128 x 2 bytes
+        131072
 
     """
     return Model(str(name), find_model(str(name), kv_dtype))
@@ -141,8 +145,9 @@ def model(name: str | Path, *, kv_dtype: str | None = None) -> Model:
 def models() -> list[Model]:
     """Return the models that kvtrace knows by name.
 
-    >>> import kvtrace as kt
-    >>> {model.name: model.bytes_per_token for model in kt.models()}["llama3.3-70b"]
-    327680
+    Examples:
+        >>> import kvtrace as kt
+        >>> {model.name: model.bytes_per_token for model in kt.models()}["llama3.3-70b"]
+        327680
     """
     return [Model(name, shape) for name, shape in load_models().items()]

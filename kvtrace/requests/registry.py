@@ -160,15 +160,16 @@ def read_requests(
         TraceError: if there is no such file, or it is damaged; with the row.
         ConfigError: if the format is unknown, or does not take an option.
 
-    >>> import json, pathlib, tempfile
-    >>> import kvtrace as kt
-    >>> line = {"timestamp": 0, "input_length": 600, "output_length": 8, "hash_ids": [1, 2]}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     file = pathlib.Path(folder, "conversation.jsonl")
-    ...     _ = file.write_text(json.dumps(line))
-    ...     requests = kt.read_requests(file, source="mooncake")
-    >>> len(requests), requests.to_polars()["input_tokens"].to_list()
-    (1, [600])
+    Examples:
+        >>> import json, pathlib, tempfile
+        >>> import kvtrace as kt
+        >>> line = {"timestamp": 0, "input_length": 600, "output_length": 8, "hash_ids": [1, 2]}
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = pathlib.Path(folder, "conversation.jsonl")
+        ...     _ = file.write_text(json.dumps(line))
+        ...     requests = kt.read_requests(file, source="mooncake")
+        >>> len(requests), requests.to_polars()["input_tokens"].to_list()
+        (1, [600])
 
     """
     from kvtrace.requests.requests import Reshaping
@@ -181,9 +182,10 @@ def read_requests(
 def sources() -> list[str]:
     """Return the names of the formats of request files that `read_requests` reads.
 
-    >>> import kvtrace as kt
-    >>> "mooncake" in kt.sources()
-    True
+    Examples:
+        >>> import kvtrace as kt
+        >>> "mooncake" in kt.sources()
+        True
     """
     return list(SOURCES)
 

@@ -140,13 +140,14 @@ class Requests:
     def to_polars(self) -> pl.DataFrame:
         """Return the requests as a Polars frame, with the columns of `to_arrow`.
 
-        >>> import kvtrace as kt, polars as pl
-        >>> frame = pl.DataFrame({
-        ...     "arrival_ns": [0, 10**9], "input_tokens": [600, 700], "output_tokens": [8, 8],
-        ...     "block_ids": [[0], [0, 1]],
-        ... })
-        >>> kt.Requests.from_polars(frame, block_tokens=512).to_polars()["turn"].null_count()
-        2
+        Examples:
+            >>> import kvtrace as kt, polars as pl
+            >>> frame = pl.DataFrame({
+            ...     "arrival_ns": [0, 10**9], "input_tokens": [600, 700], "output_tokens": [8, 8],
+            ...     "block_ids": [[0], [0, 1]],
+            ... })
+            >>> kt.Requests.from_polars(frame, block_tokens=512).to_polars()["turn"].null_count()
+            2
         """
         return pl.DataFrame(pl.from_arrow(self.to_arrow()))
 
@@ -154,12 +155,16 @@ class Requests:
     def from_polars(cls, frame: pl.DataFrame, *, block_tokens: int = 0) -> Requests:
         """Make requests of a Polars frame; see `from_arrow`.
 
-        >>> import kvtrace as kt, polars as pl
-        >>> frame = pl.DataFrame(
-        ...     {"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8], "session_id": [0]}
-        ... )
-        >>> len(kt.Requests.from_polars(frame))
-        1
+        Examples:
+            >>> import kvtrace as kt, polars as pl
+            >>> frame = pl.DataFrame(
+            ...     {
+            ...         "arrival_ns": [0], "input_tokens": [600], "output_tokens": [8],
+            ...         "session_id": [0],
+            ...     }
+            ... )
+            >>> len(kt.Requests.from_polars(frame))
+            1
         """
         return cls.from_arrow(frame.to_arrow(), block_tokens=block_tokens)
 
@@ -175,10 +180,11 @@ class Requests:
             ConfigError: if a column is missing, or block ids come without `block_tokens`.
             TraceError: if a row has a value that is not allowed.
 
-        >>> import kvtrace as kt, pyarrow as pa
-        >>> table = pa.table({"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8]})
-        >>> kt.Requests.from_arrow(table).input_tokens.tolist()
-        [600]
+        Examples:
+            >>> import kvtrace as kt, pyarrow as pa
+            >>> table = pa.table({"arrival_ns": [0], "input_tokens": [600], "output_tokens": [8]})
+            >>> kt.Requests.from_arrow(table).input_tokens.tolist()
+            [600]
 
         """
         return requests_of_arrow(table, block_tokens)

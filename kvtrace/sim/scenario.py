@@ -112,10 +112,11 @@ def build_scenario(
         ConfigError: for an unknown preset, model, GPU or knob, and for options that exclude each
             other.
 
-    >>> import kvtrace as kt
-    >>> scenario = kt.build_scenario(preset="lmcache-disk", users=4, model="tiny-1b")
-    >>> scenario.config["users"], [tier.name for tier in scenario.preset.tiers]
-    (4, ['gpu', 'cpu', 'nvme'])
+    Examples:
+        >>> import kvtrace as kt
+        >>> scenario = kt.build_scenario(preset="lmcache-disk", users=4, model="tiny-1b")
+        >>> scenario.config["users"], [tier.name for tier in scenario.preset.tiers]
+        (4, ['gpu', 'cpu', 'nvme'])
 
     """
     plain = load_preset(preset, settings)

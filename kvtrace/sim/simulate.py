@@ -94,14 +94,15 @@ def simulate(
         TraceError: for a damaged file of requests.
         OutOfMemory: if the simulation does not fit into memory.
 
-    >>> import kvtrace as kt
-    >>> trace = kt.simulate(
-    ...     preset="lmcache-disk", users=4, duration="10s", model="tiny-1b", seed=1,
-    ...     tiers={"gpu": {"capacity": "64MiB"}, "cpu": {"capacity": "128MiB"},
-    ...            "nvme": {"capacity": "512MiB"}},
-    ... )
-    >>> print(*(tier.name for tier in trace.stats.tiers if tier.written_bytes))
-    gpu cpu nvme
+    Examples:
+        >>> import kvtrace as kt
+        >>> trace = kt.simulate(
+        ...     preset="lmcache-disk", users=4, duration="10s", model="tiny-1b", seed=1,
+        ...     tiers={"gpu": {"capacity": "64MiB"}, "cpu": {"capacity": "128MiB"},
+        ...            "nvme": {"capacity": "512MiB"}},
+        ... )
+        >>> print(*(tier.name for tier in trace.stats.tiers if tier.written_bytes))
+        gpu cpu nvme
 
     """
     if users is not None and (requests is not None or request_rate is not None):

@@ -187,14 +187,15 @@ def load_study(study: str | Path | Mapping[str, object]) -> Study:
     Raises:
         ConfigError: for an unknown key, or a configuration that `kvtrace gen` would refuse.
 
-    >>> import kvtrace as kt
-    >>> study = kt.load_study(
-    ...     {"base": {"preset": "lmcache-disk", "users": 4}, "grid": {"seed": [1, 2]}}
-    ... )
-    >>> study.axes
-    {'seed': [1, 2]}
-    >>> print(study.configurations[1].command)
-    kvtrace gen --preset lmcache-disk --users 4 --seed 2
+    Examples:
+        >>> import kvtrace as kt
+        >>> study = kt.load_study(
+        ...     {"base": {"preset": "lmcache-disk", "users": 4}, "grid": {"seed": [1, 2]}}
+        ... )
+        >>> study.axes
+        {'seed': [1, 2]}
+        >>> print(study.configurations[1].command)
+        kvtrace gen --preset lmcache-disk --users 4 --seed 2
 
     """
     source = Path(study) if isinstance(study, str | Path) else study
@@ -254,14 +255,15 @@ def study(
         ConfigError: for an unknown key or value, or if no configuration has a result.
         ProbeUnavailable: for a `scheduler` without Dask.
 
-    >>> import kvtrace as kt
-    >>> base = {"preset": "lmcache-disk", "model": "tiny-1b", "users": 4, "duration": "10s"}
-    >>> base |= {"tiers.gpu.capacity": "64MiB", "tiers.cpu.capacity": "64MiB"}
-    >>> found = kt.study({"base": base, "grid": {"tiers.nvme.capacity": ["64MiB", "1GiB"]}})
-    >>> found.best.knobs["tiers.nvme.capacity"]
-    '1GiB'
-    >>> len(found.to_polars())
-    2
+    Examples:
+        >>> import kvtrace as kt
+        >>> base = {"preset": "lmcache-disk", "model": "tiny-1b", "users": 4, "duration": "10s"}
+        >>> base |= {"tiers.gpu.capacity": "64MiB", "tiers.cpu.capacity": "64MiB"}
+        >>> found = kt.study({"base": base, "grid": {"tiers.nvme.capacity": ["64MiB", "1GiB"]}})
+        >>> found.best.knobs["tiers.nvme.capacity"]
+        '1GiB'
+        >>> len(found.to_polars())
+        2
 
     """
     target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
@@ -332,11 +334,14 @@ def plan(
         ConfigError: without a target, for an unknown option, or if the price list has no medium
             for the preset.
 
-    >>> import kvtrace as kt
-    >>> load = {"users": 4, "duration": "20s", "model": "tiny-1b", "tiers.gpu.capacity": "64MiB"}
-    >>> found = kt.plan(load, target_hit=0.1)
-    >>> found.cheapest.knobs["router"], found.currency
-    ('-', 'USD')
+    Examples:
+        >>> import kvtrace as kt
+        >>> load = {
+        ...     "users": 4, "duration": "20s", "model": "tiny-1b", "tiers.gpu.capacity": "64MiB"
+        ... }
+        >>> found = kt.plan(load, target_hit=0.1)
+        >>> found.cheapest.knobs["router"], found.currency
+        ('-', 'USD')
 
     """
     target = parse_target(None if target_hit is None else str(target_hit), target_ttft)

@@ -91,13 +91,16 @@ def simulate_scenario(
         ConfigError: for a drive or an endurance without a tier that is a drive.
         OutOfMemory: if the simulation does not fit into memory.
 
-    >>> import pathlib, tempfile
-    >>> import kvtrace as kt
-    >>> scenario = kt.build_scenario(preset="lmcache-disk", users=2, duration="5s", model="tiny-1b")
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     written = kt.simulate_scenario(scenario, pathlib.Path(folder, "trace.parquet"))
-    >>> written.stats.requests > 0, written.span_ns
-    (True, 5000000000)
+    Examples:
+        >>> import pathlib, tempfile
+        >>> import kvtrace as kt
+        >>> scenario = kt.build_scenario(
+        ...     preset="lmcache-disk", users=2, duration="5s", model="tiny-1b"
+        ... )
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = kt.simulate_scenario(scenario, pathlib.Path(folder, "trace.parquet"))
+        >>> written.stats.requests > 0, written.span_ns
+        (True, 5000000000)
 
     """
     rating = parse_endurance(endurance) if isinstance(endurance, str) else endurance
@@ -173,14 +176,15 @@ def simulate_training(
     Raises:
         ConfigError: for an unknown model or knob, or a run that ends before its first save.
 
-    >>> import pathlib, tempfile
-    >>> import kvtrace as kt
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     written = kt.simulate_training(
-    ...         pathlib.Path(folder, "save.parquet"), ranks=2, every="10min", duration="30min"
-    ...     )
-    >>> written.to_dict()["stats"]["checkpoint"]["saves"]
-    3
+    Examples:
+        >>> import pathlib, tempfile
+        >>> import kvtrace as kt
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     written = kt.simulate_training(
+        ...         pathlib.Path(folder, "save.parquet"), ranks=2, every="10min", duration="30min"
+        ...     )
+        >>> written.to_dict()["stats"]["checkpoint"]["saves"]
+        3
 
     """
     options = {"ranks": ranks, "every": every, "mtbf": mtbf}

@@ -94,16 +94,20 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were sustained; null in a closed loop."""
     is_delayed_by_replayer: bool | None = None
     """Whether the replayer's own work delayed most operations; null in a closed loop."""
+    lacks_reads: bool = False
+    """Whether nothing was read, in a sweep that asks how long its reads take."""
 
     @property
     def is_held(self) -> bool:
         """Whether an open loop's load was sustained.
 
         It was delivered, it is not known to have missed the target, and the replayer did not delay
-        it: a load that the replayer delayed never reached the storage in its time.
+        it: a load that the replayer delayed never reached the storage in its time. Where a sweep
+        needs reads, writes alone sustain nothing.
         """
         is_within_target = self.is_within_target is not False
-        return self.keeps_up and is_within_target and not self.is_delayed_by_replayer
+        is_offered = not self.is_delayed_by_replayer and not self.lacks_reads
+        return self.keeps_up and is_within_target and is_offered
 
     @property
     def keeps_up(self) -> bool:

@@ -752,9 +752,10 @@ class PresetInfo(msgspec.Struct, frozen=True):
 def presets() -> list[PresetInfo]:
     """Return the presets that kvtrace ships, by name; that of training checkpoints is the last.
 
-    >>> import kvtrace as kt
-    >>> next(preset.name for preset in kt.presets() if preset.engine == "LMCache")
-    'lmcache-disk'
+    Examples:
+        >>> import kvtrace as kt
+        >>> next(preset.name for preset in kt.presets() if preset.engine == "LMCache")
+        'lmcache-disk'
     """
     names = (*preset_names(), TRAINING)
     bases = {name: load_basis(name) for name in names}

@@ -29,7 +29,6 @@ from kvreplay.experiments.scorecard import (
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import Replay
 from kvtrace.core.document.sweep_document import card_answer
-from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
 
@@ -297,9 +296,12 @@ def test_a_window_is_doubled(window, longer):
     assert longer_window(window) == longer
 
 
-@pytest.mark.parametrize(("reads_from_s", "tried"), [(3, [3]), (12, [3, 6, 12]), (999, [])])
-def test_a_window_without_reads_grows_or_is_refused(tmp_path, monkeypatch, reads_from_s, tried):
-    """A window of 3 s in which storage is only written says nothing of reads."""
+@pytest.mark.parametrize(
+    ("reads_from_s", "tried", "later"),
+    [(3, [3], [3]), (12, [3, 6, 12], [12]), (999, [3, 6, 12, 24, 48], [3])],
+)
+def test_a_window_without_reads_is_doubled(tmp_path, monkeypatch, reads_from_s, tried, later):
+    """A window of 3 s in which storage is only written says nothing about reads."""
     windows = []
 
     def replayed(request):
@@ -320,14 +322,11 @@ def test_a_window_without_reads_grows_or_is_refused(tmp_path, monkeypatch, reads
     request = Replay(
         Config(tiers={"nvme": "ram"}, window="steady:3s"), tmp_path / "t", tmp_path / "run", []
     )
-    reading = ReadingWindow("lmcache-disk")
-    if not tried:
-        with pytest.raises(ConfigError):
-            reading(request)
-        assert windows == [3, 6, 12, 24, 48]
-        return
+    reading = ReadingWindow()
     reading(request)
     assert windows == tried
-    # Later runs begin with the window that was found.
+    assert reading.has_read == (reads_from_s < 999)
+    # Later runs begin with the window that had reads. None had: they are not doubled in vain.
     reading(dataclasses.replace(request, output=tmp_path / "next"))
-    assert windows == [*tried, tried[-1]]
+    assert windows == tried + later
+    assert reading.longest == (None if reading.has_read else "steady:48s")

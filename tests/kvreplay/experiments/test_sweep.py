@@ -491,6 +491,18 @@ def test_a_load_that_the_replayer_delayed_is_not_sustained() -> None:
     assert shows(progress_of(Axis.USERS, late, None), "100.0 % … submission … p99 1.00 ms")
 
 
+def test_where_reads_are_needed_writes_alone_sustain_nothing() -> None:
+    """The search goes down to where storage is read, and names no limit of the storage."""
+    few, many = points([4.0, 8.0], [True, True])
+    few = msgspec.structs.replace(few, value=4)
+    many = msgspec.structs.replace(many, value=8, lacks_reads=True)
+    assert many.keeps_up
+    assert not many.is_held
+    assert next_value(Axis.USERS, [4, 8], [few, many]) == 5.0
+    assert limit_of_open([few, many]) is None
+    assert shows(progress_of(Axis.USERS, many, None), "reads … only written")
+
+
 @pytest.mark.parametrize(
     ("drive", "data", "expected"),
     [(0.3, 0.1, LimitCause.DRIVE), (0.1, 0.3, None)],
