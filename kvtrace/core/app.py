@@ -149,7 +149,7 @@ _HELP_ALL, _QUIET, _FORCE = "--help-all", "--quiet", "--force"
 
 
 class Command(TyperCommand):
-    """A command with common options in `--help`, and with all of them, in sections, in `--help-all`.
+    """A command that lists its common options for `--help`, and all of them for `--help-all`.
 
     If a parameter is marked `writable`, the file that it names is overwritten only with --force.
     """
@@ -192,7 +192,7 @@ class Command(TyperCommand):
             }
         )
         ctx.meta[_HELP_ALL] = _HELP_ALL in own_args
-        # Without a parent, a study parses options of `gen`, which do not change the study's --quiet.
+        # Without a parent, a study parses options of `gen`: the study's own --quiet stays.
         if ctx.parent:
             QUIET.set(_QUIET in own_args)
         parsed_args = [arg for arg in args if arg != _QUIET]
@@ -366,8 +366,8 @@ def option(
     """Declare an option, as the default of a command's parameter or of a group's field.
 
     `text` is its help. `flags` are its names if they do not follow from the parameter's name.
-    `settings` are passed to Typer. A default of `...` makes the option mandatory. A field may have a
-    function `parse` that converts the value on the command line. Then the option has the type of
+    `settings` are passed to Typer. A default of `...` makes the option mandatory. A field may have
+    a function `parse` that converts the value on the command line. Then the option has the type of
     the function's parameter, and its help must state the default.
     """
     return field(
@@ -512,7 +512,8 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
     # Arrow raises an OSError without a number for a damaged file.
     library = type(error).__module__.split(".")[0]
     if isinstance(error, OSError) or library in _READER_LIBRARIES:
-        files = [arg for arg in sys.argv[1:] if os.path.exists(arg)]  # noqa: PTH110 - an argument may be no path at all
+        # os.path, because Path.exists raises an error for an argument that cannot be a path.
+        files = [arg for arg in sys.argv[1:] if os.path.exists(arg)]  # noqa: PTH110
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         message = f"{', '.join(files) or 'input'}: cannot be read: {reason}"
         _fail(program, message, TraceError.exit_code)

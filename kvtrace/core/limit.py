@@ -121,7 +121,8 @@ def parse_limit(text: str | None) -> Limit:
         limit = Limit(rows=int(number))
     elif unit == "m":
         raise ConfigError(
-            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or {number}MiB"
+            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or"
+            f" {number}MiB"
         )
     elif unit in DURATIONS_NS:
         limit = Limit(span_ns=parse_duration_ns(text))

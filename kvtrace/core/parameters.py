@@ -25,7 +25,7 @@ _FLAGS = {
 
 
 class _Naming:
-    """Whether a command runs, and the options that it has registered."""
+    """The state of naming: if a command runs, and the options that it has registered."""
 
     is_command = False
     options: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never shared

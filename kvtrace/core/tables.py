@@ -47,8 +47,8 @@ _DIGEST_KEY = b"kvtrace.sha256"
 ZSTD_LEVEL = 1
 BATCH_ROWS = 1 << 14
 # Measured on 50 M trace rows: pages of 20,000 rows, pyarrow's default, cost 15 % more time than
-# pages as long as a row group. Dictionaries of numbers cost 25 % more time than plain numbers, which
-# zstd makes equally small.
+# pages as long as a row group. Dictionaries of numbers cost 25 % more time than plain numbers, and
+# save nothing after zstd.
 _PAGE_ROWS = 1 << 20
 _PAGE_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 16
@@ -64,7 +64,10 @@ MAX_ROWS_PER_BYTE = 1 << 16
 Even a page that repeats one value a million times in each column takes more room.
 """
 MAX_GROUP_BYTES = 512 << 20
-"""Largest uncompressed row group, for a reader may have to hold much of it; ours have some 20 MiB."""
+"""Largest uncompressed row group, much of which a reader may have to hold in memory.
+
+Row groups that kvtrace writes have some 20 MiB.
+"""
 DENSE_SLACK = 1 << 24
 """How far the largest object number of a trace may exceed its number of rows.
 
@@ -287,8 +290,8 @@ class ParquetReader(Reader):
 class RowCheck:
     """Checks the rows of one table as they are read, from Parquet or CSV.
 
-    It checks types, nulls, closed sets, ranges and text. Readers yield only rows that passed, so the
-    code that works with rows need not check them again.
+    It checks types, nulls, closed sets, ranges and text. Readers yield only rows that passed, so
+    that the code that works with rows need not check them again.
     """
 
     def __init__(self, table: Table, meta: Metadata, path: Path) -> None:
@@ -512,8 +515,8 @@ class CsvReader(Reader):
                 "(an MLPerf trace? `kvtrace convert` reads that)",
                 path=path,
             )
-        # The first line has only the table and its version; the end line has the other fields of the
-        # metadata. Fields that a Metadata must have are empty until then.
+        # The first line has only the table and its version; the end line has all metadata. Fields
+        # that a Metadata must have are empty until then.
         head = b'{"program":"","argv":[],' + first_line.removeprefix(HEAD).lstrip()[1:]
         self.meta = metadata.decode(head, path)
         self.table = table_of(self.meta, table, path)

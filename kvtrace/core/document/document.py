@@ -5,7 +5,8 @@ all written from it::
 
     columns = [ReportColumn("tier"), ReportColumn("read_bytes", "read", Unit.BYTES)]
     table = table_of("Operations", Sheet.PERFORMANCE, columns, [["nvme", 4096]])
-    show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
+    chapter = Chapter("Throughput", [table])
+    show_documents([Document(name="run", headline="kept pace", chapters=[chapter])])
 """
 
 from __future__ import annotations
@@ -101,7 +102,7 @@ class Series:
 
 
 class ChartShape(StrEnum):
-    """How a chart is drawn."""
+    """The form of a chart: lines, bars, or a heat map."""
 
     STEPS = "steps"
     """Horizontal lines, each `x_step` long."""
@@ -204,7 +205,7 @@ class Chapter:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The report of one trace, run, probe or set of jobs, or of several beside each other."""
+    """The report of one trace, run, probe or set of jobs, or a comparison of several."""
 
     name: str
     """The file or other subject; empty if it is on the command line just above."""
@@ -289,7 +290,10 @@ def raw_cell(value: object, column: ReportColumn) -> tuple[object, Unit]:
 
 
 def show(value: object, unit: Unit) -> str:
-    """Return a value with its unit as text; bytes use powers of 1000, as rates do; null is a dash."""
+    """Return a value with its unit as text; null is a dash.
+
+    Bytes use powers of 1000, as rates do.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):

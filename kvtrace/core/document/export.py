@@ -104,7 +104,7 @@ def csv_lines(documents: list[Document]) -> str:
 
 
 def _literal(text: str) -> str:
-    """Return `text` with an apostrophe before it if a spreadsheet would evaluate it as a formula."""
+    """Return `text`, with an apostrophe before it if a spreadsheet would evaluate it."""
     text = printable(text)
     return f"'{text}" if text.lstrip().startswith(_FORMULAS) else text
 

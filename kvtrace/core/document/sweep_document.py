@@ -196,16 +196,16 @@ def _card_notes(card: Card) -> list[str]:
         model = f" with {gen_options[gen_options.index('--model') + 1]}"
     notes = [
         (
-            f"users of synthetic conversations{model}; read times are response times, from when a read"
-            " was due"
+            f"users of synthetic conversations{model}; read times are response times, from when a"
+            " read was due"
         ),
         (
             "rates and times: medians of the trials; spread: (greatest - least) / median of their"
             " throughput"
         ),
         (
-            "delivered: of what the trace asked for; kvdistill compare says where two cards differ by"
-            " more than trials do"
+            "delivered: of what the trace asked for; kvdistill compare says where two cards differ"
+            " by more than trials do"
         ),
     ]
     if all(score.request_bytes is None for score in card.scores):
