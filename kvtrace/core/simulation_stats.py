@@ -38,8 +38,11 @@ class TimeToFirstToken(msgspec.Struct, frozen=True):
     """Requests whose first token was generated."""
     with_cache: Percentiles
     """TTFT as simulated: waiting, loading of cached blocks and computing of the others."""
-    without_cache: Percentiles
-    """TTFT in the same queue if this request alone had found nothing in any tier."""
+    without_offload: Percentiles | None = None
+    """TTFT of the same requests, simulated with GPU memory as the only tier.
+
+    None if that was not simulated.
+    """
 
 
 class LookupCounts(msgspec.Struct, frozen=True):

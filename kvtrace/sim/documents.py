@@ -36,6 +36,7 @@ from kvtrace.core.units import (
     format_years,
 )
 from kvtrace.llm.serving import serving_text
+from kvtrace.sim.baseline import slower_note
 
 _STREAMS_SHOWN = 8
 
@@ -87,6 +88,8 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
     if stats.stalled_requests:
         stalled = f"{STALLS} in {stats.stalled_requests:,} of {stats.requests:,} requests"
         headline = f"{stalled}; {headline}"
+    if slower := slower_note(stats.first_token):
+        headline = f"{slower}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"
         tables = [*fleet_tables(stats.fleet), *tables]
@@ -173,11 +176,10 @@ def _largest_streams(streams: list[StreamStats]) -> str:
 
 
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
-    """Build the table of modelled TTFT: as simulated, and if each request alone had hit nothing."""
-    rows = [
-        asdict(first.with_cache) | {"kind": "with cache"},
-        asdict(first.without_cache) | {"kind": "without any hit"},
-    ]
+    """Build the table of modelled TTFT: as simulated, and in a simulation without offload."""
+    rows = [asdict(first.with_cache) | {"kind": "as simulated"}]
+    if first.without_offload is not None:
+        rows.append(asdict(first.without_offload) | {"kind": "without offload"})
     columns = [
         ReportColumn("kind", ""),
         ReportColumn("p50_ns", "p50", Unit.NS),
