@@ -43,6 +43,11 @@ class TimeToFirstToken(msgspec.Struct, frozen=True):
 
     None if that was not simulated.
     """
+    requests_without_offload: int | None = None
+    """Requests whose first token was generated in that simulation.
+
+    Users that wait for answers send more requests if answers come sooner.
+    """
 
 
 class LookupCounts(msgspec.Struct, frozen=True):
@@ -59,6 +64,12 @@ class PrefillStats(msgspec.Struct, frozen=True):
     requests: int
     mean_wait_ns: int | None
     """Mean time that a prompt waited for the GPU; None if no prompt was computed."""
+    load: float | None = None
+    """Time to compute all prompts over the time in which they arrived, on all nodes.
+
+    Above 1, requests arrive faster than prompts are computed. None where requests wait for
+    answers, or are not all computed, or computing takes no time.
+    """
 
 
 class DecodeStats(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ request waits for prompts that hits have made shorter, or that slow loads have m
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +17,8 @@ from typing import Final
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.simulation_stats import Percentiles, SimulationStats, TimeToFirstToken
-from kvtrace.core.units import format_duration
+from kvtrace.core.simulation_stats import TimeToFirstToken
+from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.simulation import Flush, Load, Simulation
@@ -28,6 +29,10 @@ WORSE: Final = 1.05
 """An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
 SLOWER = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
+
+
+OVERLOADED = "GPU OVERLOADED"
+"""The beginning of what is said of a GPU that cannot keep up with its prompts."""
 
 
 class _StoppedError(Exception):
@@ -50,8 +55,8 @@ class Baseline:
         if self._is_stopped.is_set():
             raise _StoppedError
 
-    def run(self) -> Percentiles | None:
-        """Simulate, and return the percentiles of TTFT; None if the simulation was stopped."""
+    def run(self) -> TimeToFirstToken | None:
+        """Simulate, and return TTFT; None if the simulation was stopped."""
         preset, model, load, ranks = self._arguments
         try:
             with Simulation(preset, model, load, ranks=ranks) as simulation:
@@ -62,10 +67,9 @@ class Baseline:
                     simulation.give_back(flush)
 
                 simulation.run(sink)
-                first_token = simulation.stats().first_token
+                return simulation.stats().first_token
         except _StoppedError:
             return None
-        return None if first_token is None else first_token.with_cache
 
 
 def without_offload(preset: Preset) -> Preset | None:
@@ -90,7 +94,7 @@ def without_offload(preset: Preset) -> Preset | None:
 @contextmanager
 def baseline_beside(
     preset: Preset, model: ModelShape, load: Load, ranks: int
-) -> Iterator[Callable[[], Percentiles | None]]:
+) -> Iterator[Callable[[], TimeToFirstToken | None]]:
     """Simulate the baseline in a thread of its own while the block runs.
 
     Yields a function that waits for its TTFT and returns it; it returns None if there is no
@@ -112,23 +116,34 @@ def baseline_beside(
 
 def ttft_without_offload(
     preset: Preset, model: ModelShape, load: Load, ranks: int
-) -> Percentiles | None:
+) -> TimeToFirstToken | None:
     """Simulate the baseline and return its TTFT; None if there is no baseline."""
     plain = without_offload(preset)
     return None if plain is None else Baseline(plain, model, load, ranks).run()
 
 
-def with_baseline(stats: SimulationStats, ttft: Percentiles | None) -> SimulationStats:
-    """Return `stats` with the TTFT of their baseline, if both are known."""
-    if stats.first_token is None or ttft is None:
-        return stats
-    first_token = msgspec.structs.replace(stats.first_token, without_offload=ttft)
-    return msgspec.structs.replace(stats, first_token=first_token)
+def with_baseline(
+    first_token: TimeToFirstToken | None, baseline: TimeToFirstToken | None
+) -> TimeToFirstToken | None:
+    """Return `first_token` with what its baseline gave, if both are known."""
+    if first_token is None or baseline is None:
+        return first_token
+    return msgspec.structs.replace(
+        first_token,
+        without_offload=baseline.with_cache,
+        requests_without_offload=baseline.requests,
+    )
 
 
 def slower_note(first_token: TimeToFirstToken | None) -> str | None:
-    """Return what to say of an offload that makes TTFT longer; None if it does not."""
+    """Return what to say of an offload that makes TTFT longer; None if it does not.
+
+    Users that wait for answers send more requests if these come sooner, and then wait for each
+    other: an offload that served more requests than its baseline is not called slower.
+    """
     if first_token is None or first_token.without_offload is None:
+        return None
+    if first_token.requests > (first_token.requests_without_offload or 0):
         return None
     baseline = first_token.without_offload
     for name, label in (("p50_ns", "p50"), ("p99_ns", "p99")):
@@ -139,3 +154,16 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
                 f" {format_duration(without_ns)} without offload"
             )
     return None
+
+
+def overload_note(load: float | None, nodes: int) -> str | None:
+    """Return what to say if prompts arrive faster than they are computed; None if they do not.
+
+    `load` is that of `PrefillStats`, and `nodes` the number of nodes that computed.
+    """
+    if load is None or load <= 1:
+        return None
+    return (
+        f"{OVERLOADED}: computing the prompts takes {load:.3g} times the time in which they arrive;"
+        f" at least {counted(math.ceil(load * nodes), 'node')} would keep up"
+    )

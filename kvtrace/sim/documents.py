@@ -36,7 +36,7 @@ from kvtrace.core.units import (
     format_years,
 )
 from kvtrace.llm.serving import serving_text
-from kvtrace.sim.baseline import slower_note
+from kvtrace.sim.baseline import overload_note, slower_note
 
 _STREAMS_SHOWN = 8
 
@@ -90,6 +90,9 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
         headline = f"{stalled}; {headline}"
     if slower := slower_note(stats.first_token):
         headline = f"{slower}; {headline}"
+    nodes = 1 if stats.fleet is UNSET else stats.fleet.nodes
+    if overload := overload_note(stats.prefill.load, nodes):
+        headline = f"{overload}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"
         tables = [*fleet_tables(stats.fleet), *tables]
@@ -177,11 +180,13 @@ def _largest_streams(streams: list[StreamStats]) -> str:
 
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
     """Build the table of modelled TTFT: as simulated, and in a simulation without offload."""
-    rows = [asdict(first.with_cache) | {"kind": "as simulated"}]
+    rows = [asdict(first.with_cache) | {"kind": "as simulated", "requests": first.requests}]
     if first.without_offload is not None:
-        rows.append(asdict(first.without_offload) | {"kind": "without offload"})
+        label = {"kind": "without offload", "requests": first.requests_without_offload}
+        rows.append(asdict(first.without_offload) | label)
     columns = [
         ReportColumn("kind", ""),
+        ReportColumn("requests", unit=Unit.COUNT),
         ReportColumn("p50_ns", "p50", Unit.NS),
         ReportColumn("p95_ns", "p95", Unit.NS),
         ReportColumn("p99_ns", "p99", Unit.NS),

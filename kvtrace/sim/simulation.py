@@ -866,6 +866,7 @@ class Simulation:
             prefill=PrefillStats(
                 requests=total.prefills,
                 mean_wait_ns=_mean_ns(total.waiting_ns, total.prefills),
+                load=self._prefill_load(),
             ),
             decode=DecodeStats(
                 tokens=total.decoded_tokens,
@@ -882,6 +883,19 @@ class Simulation:
                 self.now_ns if is_endless else self.load.until_ns
             ),
         )
+
+    def _prefill_load(self) -> float | None:
+        """Return the time to compute all prompts over the time in which they arrived."""
+        preset, requests = self.preset, self.load.requests
+        if not preset.has_prefill or not preset.prefill_in_turn or requests is None:
+            return None
+        is_cut = self.load.until_ns != FOREVER_NS or len(requests) > self.load.max_requests
+        if self.load.waits is not None or is_cut or not len(requests):
+            return None
+        fleet_setting = preset.fleet
+        computing_nodes = fleet_setting.prefill_nodes or fleet_setting.nodes
+        span_ns = int(requests.arrival_ns[-1]) * computing_nodes
+        return float(self.world.fleet.nodes["computing_ns"].sum()) / span_ns if span_ns else None
 
     def _time_to_first_token(self) -> TimeToFirstToken:
         times_ns = np.concatenate(self._first_tokens)

@@ -10,7 +10,7 @@ import pytest
 
 import kvtrace as kt
 from kvtrace.core.simulation_stats import Percentiles, TimeToFirstToken
-from kvtrace.sim.baseline import SLOWER, slower_note
+from kvtrace.sim.baseline import SLOWER, overload_note, slower_note
 
 BLOCK = 16
 PREFILL_NS = 1_000_000
@@ -85,6 +85,26 @@ def test_without_compute_times_there_is_no_baseline() -> None:
     assert trace.stats.first_token.without_offload is None
 
 
+@pytest.mark.parametrize(("gap_ms", "needed_nodes"), [(100, 2), (60, 3), (200, None)])
+def test_a_load_that_the_gpu_cannot_compute_is_said(gap_ms: int, needed_nodes: int | None) -> None:
+    """Each prompt takes 160 ms, and arrives `gap_ms` after the one before it."""
+    count = 200
+    trace = kt.simulate(
+        requests(count, gap_ms * 1_000_000),
+        preset="vllm-fs",
+        model="tiny-1b",
+        tiers={name: {"capacity": "0"} for name in ("gpu", "cpu", "nvme")},
+        knobs={"prefill_ns_per_token": PREFILL_NS, "decode_ns_per_token": 0},
+    )
+    assert trace.stats is not None
+    load = trace.stats.prefill.load
+    assert load == pytest.approx(160 * count / (gap_ms * (count - 1)))
+    note = overload_note(load, 1)
+    assert (note is None) == (needed_nodes is None)
+    assert note is None or f"{needed_nodes} nodes" in note
+    assert overload_note(None, 1) is None
+
+
 @pytest.mark.parametrize("preset", [preset.name for preset in kt.presets()])
 def test_every_preset_has_a_baseline(preset: str) -> None:
     if preset == "checkpoint":
@@ -110,5 +130,7 @@ def test_a_longer_ttft_is_said_at_p50_and_p99(
     def percentiles(p50_ns: int | None, p99_ns: int | None) -> Percentiles:
         return Percentiles(p50_ns, None, p99_ns, None, None)
 
-    first_token = TimeToFirstToken(9, percentiles(*with_ns), percentiles(*without_ns))
-    assert (slower_note(first_token) is not None) == is_said
+    times = percentiles(*with_ns), percentiles(*without_ns)
+    assert (slower_note(TimeToFirstToken(9, *times, 9)) is not None) == is_said
+    # Users that are answered sooner send more requests, which then wait for each other.
+    assert slower_note(TimeToFirstToken(9, *times, 8)) is None
