@@ -398,7 +398,7 @@ def _trace_source(file: Path, tier: str | None) -> _Source:
 
 def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
     """Return the operations that a replay completed on `tier`, ordered by submission."""
-    meta = tables.checked(ops, OPS).meta
+    meta = tables.open_checked(ops, OPS).meta
     run, ordered = find_run(ops.parent), scratch / _ORDERED
     # An import writes its trace next to its ops, row by row; a replay's trace may be anywhere.
     trace, offsets = ops.with_name("trace.parquet"), "SELECT -1 AS row, 0 AS offset_bytes"
@@ -439,7 +439,7 @@ def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
 
 def _blocks_source(blocks: Path, device: str | None, scratch: Path) -> _Source:
     """Return the reads, writes and discards issued to `device`, which is the profile's tier."""
-    meta, ordered = tables.checked(blocks, BLOCKS).meta, scratch / _ORDERED
+    meta, ordered = tables.open_checked(blocks, BLOCKS).meta, scratch / _ORDERED
     with connect(scratch) as db:
         _create_view(db, blocks)
         names = [row["device"] for row in query(db, "measured_devices")]

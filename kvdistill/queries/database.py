@@ -217,7 +217,9 @@ def register(
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
-        reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+        reader = (
+            tables.open_checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+        )
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
             folders[path.parent] = None
@@ -238,7 +240,7 @@ def register(
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
             if objects.name.endswith(".parquet"):
-                tables.checked(objects, OBJECTS)
+                tables.open_checked(objects, OBJECTS)
             _add_file(files_by_view, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = (

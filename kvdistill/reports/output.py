@@ -1,7 +1,7 @@
 """Read inputs into reports and documents, and write them in the format of the file's suffix.
 
 A workbook also has the sheets of the MLPerf Storage KV-cache benchmark, so that its scripts read
-these results. The sheets of a run's figures are in `kvtrace/core/document/chapters.py`; those of
+these results. The sheets of a run's figures are in `kvtrace/core/document/mlperf_sheets.py`; those of
 probes are here, named as in its export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 """
 
@@ -27,13 +27,6 @@ from kvdistill.reports.tables import Report, ReportedTrials
 from kvdistill.reports.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import (
-    POINTS,
-    card_document,
-    run_sheets,
-    sweep_document,
-    unit_of,
-)
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -42,6 +35,8 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.document.mlperf_sheets import PERCENTILE_FIELDS, run_sheets, unit_of
+from kvtrace.core.document.sweep_document import card_document, sweep_document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import find_json, write_text
 from kvtrace.core.run.run_file import (
@@ -383,7 +378,9 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object],
         row = times.get((layer, op))
         if row is not None and low_edges:
             points = [
-                None if row[POINTS[percentile]] is None else row[POINTS[percentile]] / _NS_PER_US
+                None
+                if row[PERCENTILE_FIELDS[percentile]] is None
+                else row[PERCENTILE_FIELDS[percentile]] / _NS_PER_US
                 for percentile in _SHARES
             ]
             bins = [

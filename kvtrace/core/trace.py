@@ -113,7 +113,7 @@ class Trace:
             >>> str(table.schema.field("tier").type)
             'dictionary<values=string, indices=int8, ordered=0>'
         """
-        rows = open_table(self.path, TRACE).whole()
+        rows = open_table(self.path, TRACE).read_all()
         position = rows.schema.names.index("tier")
         codes = rows.column("tier").combine_chunks()
         if isinstance(codes, pa.ChunkedArray):
@@ -330,7 +330,7 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
     if path.name.endswith(".parquet"):
         frame = pl.scan_parquet(path)
     else:
-        frame = pl.LazyFrame(pl.from_arrow(reader.whole()))
+        frame = pl.LazyFrame(pl.from_arrow(reader.read_all()))
     return frame.with_columns(
         pl.col(column.name).cast(pl.String).cast(pl.Enum([str(value) for value in column.values]))
         for column in table.columns
