@@ -70,7 +70,7 @@ from kvtrace.core.run.probe_file import (
     Sized,
     ZoneCount,
     find_probe,
-    probe_answer,
+    format_probe_answer,
 )
 from kvtrace.core.run.run_file import (
     ATTACHED,
@@ -691,7 +691,7 @@ def probe_document(probe: ProbeFile) -> Document:
         ]
     return Document(
         name="",
-        headline=probe_answer(probe) if directions else _NO_REQUEST,
+        headline=format_probe_answer(probe) if directions else _NO_REQUEST,
         chapters=chapters,
         notes=notes,
     )
