@@ -115,7 +115,10 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Block requests of the processes that pass the filter. Directions without requests are absent."""
+    """Block requests of the processes that pass the filter.
+
+    A direction without requests is absent.
+    """
 
     directions: dict[str, DirectionFigures]
     zone_bytes: Count | None = None

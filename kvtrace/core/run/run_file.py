@@ -1,7 +1,7 @@
 """The content of `run.json`, and the names of the files in a run's folder.
 
-`run.json` says what was replayed or imported, on which hardware, with which options, and with which
-results. It is written last: a folder without it holds no complete run.
+`run.json` contains the options, the host, the trace and the results of a replay or an import. It is
+written last: a folder without it contains no complete run.
 """
 
 from __future__ import annotations
@@ -258,9 +258,9 @@ class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What probes measured during the run.
+    """The measurements of the probes during the run.
 
-    If they were left out, all but the first two fields are unset.
+    If probes were left out, all but the first two fields are unset.
     """
 
     is_measured: bool
@@ -308,7 +308,10 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """By drive."""
 
     def __post_init__(self) -> None:
-        """Refuse host and tiers whose `CheckedFacts` have other types, with msgspec's own error."""
+        """Refuse `host` and `tiers` unless their `CheckedFacts` have the right types.
+
+        The error is msgspec's own.
+        """
         msgspec.convert({"host": self.host, "tiers": self.tiers}, CheckedFacts)
 
     def drives(self) -> Iterator[tuple[str, JsonObject]]:
@@ -445,7 +448,7 @@ class _Target(msgspec.Struct):
 
 
 class CheckedFacts(msgspec.Struct):
-    """The fields of `host` and `tiers` whose types are checked, because other modules read them."""
+    """Fields of `host` and `tiers` with a type that other modules rely on."""
 
     host: _Host
     tiers: dict[str, _Target]
