@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from kvtrace.core.simulation_stats import SimulationStats
     from kvtrace.core.trace import Trace, read_trace
+    from kvtrace.curves.break_even import BreakEven, break_even
     from kvtrace.curves.hit_ratios import (
         CapacityCurve,
         CountedHits,
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "BreakEven",
     "CapacityCurve",
     "ConfigError",
     "Configuration",
@@ -74,6 +76,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "TrainingTrace",
+    "break_even",
     "build_scenario",
     "capacity_curve",
     "count_hits",
@@ -106,6 +109,7 @@ _MODULES = {
     ),
     "kvtrace.core.simulation_stats": ("SimulationStats",),
     "kvtrace.core.trace": ("Trace", "read_trace"),
+    "kvtrace.curves.break_even": ("BreakEven", "break_even"),
     "kvtrace.curves.hit_ratios": (
         "CapacityCurve",
         "CountedHits",

@@ -16,6 +16,7 @@ app = make_app(
     " info t.parquet",
     "kvtrace.commands.gen:gen",
     "kvtrace.commands.curves:size",
+    "kvtrace.commands.curves:breakeven",
     "kvtrace.commands.study:plan",
     "kvtrace.commands.study:study",
     "kvtrace.commands.tables:info",

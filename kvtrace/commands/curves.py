@@ -1,4 +1,4 @@
-"""The commands `sim`, `mrc` and `size`: hits against capacity, and the capacities for a target."""
+"""The commands `sim`, `mrc`, `size` and `breakeven`: hits, capacities and bandwidths of a cache."""
 
 from __future__ import annotations
 
@@ -209,6 +209,70 @@ def size(
         name = f"Size for {file.name if file else 'synthetic users'}"
         write_drawing(page, replace(document, name=name), command_line())
     answer(sizing.to_dict(), lambda: document, as_json=as_json)
+
+
+def breakeven(
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="A file of real requests, whose prefixes are to be loaded."),
+    ] = None,
+    model: str = option("The model whose KV cache is loaded.", "llama3.1-8b"),
+    gpu: str = option("The GPU that would compute it.", "h100"),
+    tensor_parallel: int = option("Tensor-parallel ranks, each a GPU.", 1, "--tp", min=1),
+    kv_dtype: gen_options.KvDtype = None,
+    store: list[str] | None = option(
+        "A store, such as qlc=3GB/s,100us; repeat it to compare several.  [default:"
+        " nvme=7GB/s,100us and object=25GB/s,30ms]",
+        metavar="NAME=BANDWIDTH,LATENCY",
+    ),
+    tokens: str | None = option(
+        "Lengths of prefixes, such as 2048,8192.  [default: powers of two up to the context]"
+    ),
+    loads: int = option("Loads that share a store's bandwidth at a time.", 1, min=1),
+    page: Plot = None,
+    max_requests: gen_options.MaxRequests = None,
+    seed: gen_options.Seed = 42,
+    as_json: AsJson = False,
+    *,
+    source: gen_options.SourceArguments,
+) -> None:
+    """Say from which bandwidth on loading a cached prefix is faster than computing it again.
+
+    The first line says for each store whether it pays, and from which length of prefixes on. With
+    FILE the second table says how many loads of its requests would be slower than computing, and
+    what an engine gains that computes those again.
+
+    Compute times are modelled by the roofline of the GPU that gen uses; load times are latency and
+    bandwidth.
+
+    \b
+    kvtrace breakeven --model llama3.1-70b --gpu h100 --tp 4 --store qlc=3GB/s,100us
+    kvtrace breakeven --model llama3.1-8b --store nvme=7GB/s,100us --store s3=5GB/s,30ms --plot breakeven.html
+    kvtrace breakeven conversation.jsonl --source mooncake --model llama3.1-70b --tp 4 --store qlc=3GB/s
+    """
+    if page is not None:
+        check_drawing(page)
+    result = kvtrace.break_even(
+        None if file is None else source.read(file, seed, max_requests),
+        model=model,
+        gpu=gpu,
+        tensor_parallel=tensor_parallel,
+        kv_dtype=kv_dtype,
+        **({"stores": store} if store else {}),
+        prefix_tokens=None if tokens is None else _parse_lengths(tokens),
+        loads=loads,
+    )
+    if page is not None:
+        name = f"Break-even bandwidth of {model} on {gpu}"
+        write_drawing(page, replace(result.document(), name=name), command_line())
+    answer(result.to_dict(), result.document, as_json=as_json)
+
+
+def _parse_lengths(text: str) -> list[int]:
+    try:
+        return [int(length) for length in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"--tokens {text!r}: write whole numbers, such as 2048,8192") from None
 
 
 def _parse_capacities(text: str, flag: str) -> list[int | None]:

@@ -15,7 +15,9 @@ _LISTED = {
     "keep_files": "--keep",
     "knobs": "--set",
     "max_requests": "--limit",
+    "prefix_tokens": "--tokens",
     "prices": "--price",
+    "stores": "--store",
     "tensor_parallel": "--tp",
     "tiers": "--tier",
 }

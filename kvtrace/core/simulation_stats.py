@@ -38,8 +38,11 @@ class TimeToFirstToken(msgspec.Struct, frozen=True):
     """Requests whose first token was generated."""
     with_cache: Percentiles
     """TTFT as simulated: waiting, loading of cached blocks and computing of the others."""
-    without_cache: Percentiles
-    """TTFT in the same queue if this request alone had found nothing in any tier."""
+    without_offload: Percentiles | None = None
+    """TTFT of the same requests, simulated with GPU memory as the only tier.
+
+    None if that was not simulated.
+    """
 
 
 class LookupCounts(msgspec.Struct, frozen=True):
@@ -56,6 +59,12 @@ class PrefillStats(msgspec.Struct, frozen=True):
     requests: int
     mean_wait_ns: int | None
     """Mean time that a prompt waited for the GPU; None if no prompt was computed."""
+    load: float | None = None
+    """Time to compute all prompts over the time in which they arrived, on all nodes.
+
+    Above 1, requests arrive faster than prompts are computed. None where requests wait for
+    answers, or are not all computed, or computing takes no time.
+    """
 
 
 class DecodeStats(msgspec.Struct, frozen=True):

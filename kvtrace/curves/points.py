@@ -420,6 +420,8 @@ class Simulated(Counted):
     """Time from the first event until hits recover; null without an event, or if they do not."""
     notes: tuple[str, ...] = ()
     """Caveats of these figures."""
+    prefill_load: float | None = None
+    """Time to compute all prompts over the time in which they arrived; null if not known."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -457,6 +459,7 @@ def simulated(
         lookups=stats.lookups,
         input_tokens=stats.input_tokens,
         output_tokens=stats.output_tokens,
+        prefill_load=stats.prefill.load,
         first_token=stats.first_token,
         hit_ratio=stats.hit_ratio,
         # A restarted request may recompute tokens.

@@ -6,9 +6,11 @@ scenario + target + prices -> grid and search of capacities -> `SizeAnswer`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from kvtrace.core import pl
 from kvtrace.core.document.document import Document
@@ -24,6 +26,7 @@ from kvtrace.curves.size import Question, Sizing, Target, parse_target, search_c
 from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
+from kvtrace.sim.baseline import slower_note, ttft_without_offload
 from kvtrace.sim.output import notes_of
 from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
 from kvtrace.sim.scenario import Scenario, build_scenario, settings_of
@@ -58,7 +61,9 @@ class SizeAnswer:
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return first_line(self.sizing, self.target, self.stack)
+        line = first_line(self.sizing, self.target, self.stack)
+        slower = None if self.chosen is None else slower_note(self.chosen.first_token)
+        return f"{slower}; {line}" if slower else line
 
     @property
     def is_reached(self) -> bool:
@@ -332,7 +337,23 @@ def size_scenario(
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
+    if sizing.ceiling.first_token is not None:
+        sizing = _with_baseline(sizing, stack)
     return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
+
+
+def _with_baseline(sizing: Sizing, stack: Stack) -> Sizing:
+    """Return `sizing` with the TTFT without offload, beside that of its answer and its ceiling."""
+    ttft = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
+
+    def compared(point: Point) -> Point:
+        if point.first_token is None:
+            return point
+        first_token = msgspec.structs.replace(point.first_token, without_offload=ttft)
+        return replace(point, first_token=first_token)
+
+    chosen = None if sizing.chosen is None else compared(sizing.chosen)
+    return replace(sizing, chosen=chosen, ceiling=compared(sizing.ceiling))
 
 
 def _settled_capacities(

@@ -456,10 +456,6 @@ int64_t request_load(World *world, int64_t actor_id) {
         fleet_count_lookup(world, actor_id, end, lookups);
     }
 
-    // Without a cache, the whole prompt would be computed from the same time on.
-    int64_t start_ns = max_of(busy_until_ns, actor->ready_ns);
-    actor->ttft_uncached_ns =
-        start_ns - actor->arrival_ns + compute_first_token_ns(world, 0, actor->input_tokens);
     if (load.done_ns > now) {
         request_count_wait(world, actor, load.done_ns);
     }
@@ -637,7 +633,6 @@ int64_t request_prefill(World *world, int64_t actor_id) {
         batch->prompt_step_ns = prefill_step_ns(world, missed, busy_ns);
         busy_ns += sharing_ns;
         prefill_ns += sharing_ns;
-        actor->ttft_uncached_ns += prefill_sharing_ns(world, actor->input_tokens);
     }
     node->computing_ns += busy_ns;
     int64_t start_ns = now;

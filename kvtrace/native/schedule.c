@@ -334,7 +334,7 @@ static void schedule_answer_waiting(World *world) {
             world->total.missed_tokens += actor->input_tokens; // not looked up yet
         }
     }
-    if (!left || !world->first_token_count) {
+    if (!left || !world->first_token_ns_count) {
         return;
     }
     Control saved_control = *control;

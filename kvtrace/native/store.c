@@ -471,12 +471,11 @@ static int64_t store_prepend_shared(World *world, const Actor *actor, int64_t sh
 static void store_end_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     Control *control = &world->control;
-    if (world->first_token_count && !actor->has_first_token) {
-        if (control->answered == world->first_token_count) {
+    if (world->first_token_ns_count && !actor->has_first_token) {
+        if (control->answered == world->first_token_ns_count) {
             schedule_ask_python(world, FLUSH, 1);
         }
-        world->first_token[control->answered++] =
-            (FirstToken){actor->ttft_ns, actor->ttft_uncached_ns};
+        world->first_token_ns[control->answered++] = actor->ttft_ns;
     }
     actor->has_first_token = 1;
     if (world->knobs.step_tokens) {

@@ -296,7 +296,6 @@ typedef struct {
     int64_t computed_tokens;    // Those of them that have been computed.
     int64_t ready_ns;           // Since when it could be computed.
     int64_t ttft_ns;            // Time to first token.
-    int64_t ttft_uncached_ns;   // Time to first token if nothing were cached.
     int64_t offer;              // The number of its last offer.
     int64_t refused_objects;    // The last objects of that offer which a tier refused.
     int64_t sae_session;        // SAE: the session of its last hit; 0 if none.
@@ -355,12 +354,6 @@ typedef struct {
     int64_t window_tokens; // The most keys of a query; 0: all before it.
     int64_t is_aligned;    // The keys are those since the last multiple of window_tokens.
 } Attention;
-
-// The time to first token of one request.
-typedef struct {
-    int64_t with_cache_ns;    // As simulated.
-    int64_t without_cache_ns; // If nothing were cached.
-} FirstToken;
 
 // The outcome of the lookup of one request.
 typedef struct {
@@ -763,7 +756,8 @@ struct World {
     // Buffers that a flush empties.
     TABLE(int64_t, made_size);      // [rows]: sizes of new objects.
     TABLE(LoggedRequest, log);      // [rows]: requests of users.
-    TABLE(FirstToken, first_token); // [rows]; empty if computing is not modelled.
+    // [rows]; times to first token of requests, in order; empty if computing is not modelled.
+    TABLE(int64_t, first_token_ns);
 
     // Scratch for the objects of one request, in the order of its prompt.
     TABLE(int64_t, chain);     // Their entries.

@@ -31,6 +31,7 @@ from kvtrace.core.units import (
     format_years,
 )
 from kvtrace.llm.serving import serving_text
+from kvtrace.sim.baseline import overload_note, slower_note
 
 _STREAMS_SHOWN = 8
 
@@ -82,6 +83,11 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
     if stats.stalled_requests:
         stalled = f"{STALLS} in {stats.stalled_requests:,} of {stats.requests:,} requests"
         headline = f"{stalled}; {headline}"
+    if slower := slower_note(stats.first_token):
+        headline = f"{slower}; {headline}"
+    nodes = 1 if stats.fleet is UNSET else stats.fleet.nodes
+    if overload := overload_note(stats.prefill.load, nodes):
+        headline = f"{overload}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"
         tables = [*fleet_tables(stats.fleet), *tables]
@@ -168,11 +174,10 @@ def _largest_streams(streams: list[StreamStats]) -> str:
 
 
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
-    """Build the table of modelled TTFT: as simulated, and if each request alone had hit nothing."""
-    rows = [
-        asdict(first.with_cache) | {"kind": "with cache"},
-        asdict(first.without_cache) | {"kind": "without any hit"},
-    ]
+    """Build the table of modelled TTFT: as simulated, and in a simulation without offload."""
+    rows = [asdict(first.with_cache) | {"kind": "as simulated"}]
+    if first.without_offload is not None:
+        rows.append(asdict(first.without_offload) | {"kind": "without offload"})
     columns = [
         ReportColumn("kind", ""),
         ReportColumn("p50_ns", "p50", Unit.NS),

@@ -35,13 +35,14 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
-from kvtrace.core.simulation_stats import StreamStats, to_json
+from kvtrace.core.simulation_stats import Percentiles, StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
+from kvtrace.sim.baseline import slower_note, with_baseline
 from kvtrace.sim.chains import grown
 from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
@@ -68,11 +69,13 @@ def write(
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
+    baseline_ttft: Callable[[], Percentiles | None] = lambda: None,
 ) -> Metadata:
     """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
     to `requests_path` if given.
 
-    The metadata record `argv` and `config`. Files get their final names only if all are complete.
+    The metadata record `argv` and `config`, and the TTFT without offload that `baseline_ttft`
+    returns once the simulation has ended. Files get their final names only if all are complete.
     """
     requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
     if requests_path is not None and requests_path.absolute() in (
@@ -105,7 +108,7 @@ def write(
             )
             for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
-        stats, stalls = simulation.stats(), []
+        stats, warnings = with_baseline(simulation.stats(), baseline_ttft()), []
         if labels is not None:
             tiers = [
                 msgspec.structs.replace(tier, streams=labels.counts(t))
@@ -122,9 +125,11 @@ def write(
                 "a real engine would never finish them, the simulation does: raise"
                 f" tiers.{tier}.capacity"
             )
-            stalls = [f"{STALLS}: {which}; {end}"]
+            warnings = [f"{STALLS}: {which}; {end}"]
+        if slower := slower_note(stats.first_token):
+            warnings.append(slower)
         for writer in filter(None, (trace, objects, log)):
-            writer.update(stats=to_json(stats), notes=stalls + writer.meta.notes)
+            writer.update(stats=to_json(stats), notes=warnings + writer.meta.notes)
             writer.finish()
     return trace.meta
 

@@ -17,6 +17,7 @@ from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests, Turns
 from kvtrace.requests.users import ArrivalProcess, Process
 from kvtrace.sim import output
+from kvtrace.sim.baseline import baseline_beside
 from kvtrace.sim.scenario import OpenLoop, Scenario, build_scenario, settings_of
 
 Progress = Callable[[float], None]
@@ -188,9 +189,20 @@ def write_scenario(
     Returns the trace and the time in ns that its rates refer to: over which requests arrive, or
     until the last I/O, which is later if requests arrive faster than they are served.
     """
-    with scenario.simulation() as simulation:
+    with (
+        baseline_beside(
+            scenario.preset, scenario.model, scenario.load, scenario.ranks
+        ) as baseline_ttft,
+        scenario.simulation() as simulation,
+    ):
         metadata = output.write(
-            path, simulation, scenario.config, argv, requests_output, progress or (lambda _ns: None)
+            path,
+            simulation,
+            scenario.config,
+            argv,
+            requests_output,
+            progress or (lambda _ns: None),
+            baseline_ttft,
         )
         span_ns = max(scenario.span_ns(simulation) or 0, simulation.last_io_ns)
     return Trace(path, metadata, folder=None), span_ns

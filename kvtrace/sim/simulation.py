@@ -211,7 +211,7 @@ def make_world(
     world.made_kind = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int64)
     world.log = np.empty(rows if requests is None else 0, records.LOGGED_REQUEST)
-    world.first_token = np.empty(rows if has_times(preset) else 0, records.FIRST_TOKEN)
+    world.first_token_ns = np.empty(rows if has_times(preset) else 0, np.int64)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain = np.empty(room, np.int64)
     world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
@@ -766,7 +766,7 @@ class Simulation:
             world.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, world.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
-            self._first_tokens.append(world.first_token[: control.answered].copy())
+            self._first_tokens.append(world.first_token_ns[: control.answered].copy())
         if len(world.lookup_outcomes):
             self._incident_counters.count_flush(columns, world.lookup_outcomes[: control.lookups])
         control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))
@@ -866,6 +866,7 @@ class Simulation:
             prefill=PrefillStats(
                 requests=total.prefills,
                 mean_wait_ns=_mean_ns(total.waiting_ns, total.prefills),
+                load=self._prefill_load(),
             ),
             decode=DecodeStats(
                 tokens=total.decoded_tokens,
@@ -883,13 +884,22 @@ class Simulation:
             ),
         )
 
+    def _prefill_load(self) -> float | None:
+        """Return the time to compute all prompts over the time in which they arrived."""
+        preset, requests = self.preset, self.load.requests
+        if not preset.has_prefill or not preset.prefill_in_turn or requests is None:
+            return None
+        is_cut = self.load.until_ns != FOREVER_NS or len(requests) > self.load.max_requests
+        if self.load.waits is not None or is_cut or not len(requests):
+            return None
+        fleet_setting = preset.fleet
+        computing_nodes = fleet_setting.prefill_nodes or fleet_setting.nodes
+        span_ns = int(requests.arrival_ns[-1]) * computing_nodes
+        return float(self.world.fleet.nodes["computing_ns"].sum()) / span_ns if span_ns else None
+
     def _time_to_first_token(self) -> TimeToFirstToken:
-        first_tokens = np.concatenate(self._first_tokens)
-        return TimeToFirstToken(
-            requests=len(first_tokens),
-            with_cache=_percentiles(first_tokens["with_cache_ns"]),
-            without_cache=_percentiles(first_tokens["without_cache_ns"]),
-        )
+        times_ns = np.concatenate(self._first_tokens)
+        return TimeToFirstToken(requests=len(times_ns), with_cache=_percentiles(times_ns))
 
     def _tier_stats(self, t: int) -> TierStats:
         """Return the counters of tier `t`, all of its instances together."""

@@ -9,7 +9,7 @@ import html
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -25,6 +25,7 @@ from kvtrace.core.units import price_of_byte
 from kvtrace.curves.points import Simulated
 from kvtrace.curves.size import Target, parse_target
 from kvtrace.requests.registry import detect
+from kvtrace.sim.baseline import ttft_without_offload
 from kvtrace.sim.output import notes_of
 from kvtrace.studies.document import (
     Candidate,
@@ -420,6 +421,8 @@ def _plan(
             else:
                 incidents[event] = configuration, result
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
+    ttft = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
+    request_plan = replace(request_plan, without_offload=ttft)
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     return PlanAnswer(findings, incidents, notes, path, request_plan, folder)
 

@@ -29,9 +29,11 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named, setting
+from kvtrace.core.simulation_stats import Percentiles
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
+from kvtrace.sim.baseline import overload_note, slower_note
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
@@ -175,6 +177,8 @@ class Plan:
     prices: Prices
     byte_prices: Mapping[str, float]
     """Price of a byte, by the text of the price in the list."""
+    without_offload: Percentiles | None = None
+    """TTFT of the same fleet with GPU memory alone; None if nothing takes time."""
 
     def offers(self) -> list[Offer]:
         """Return every fleet that can be bought, the cheapest to own first.
@@ -448,7 +452,19 @@ class Plan:
             )
             nearest = findings.nearest or findings.best
             return f"{answer}: the nearest is {self._describe(findings, nearest)}"
-        return f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
+        line = f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
+        return "; ".join([*self._warnings(best), line])
+
+    def _warnings(self, candidate: Candidate) -> list[str]:
+        """Return what a reader must know of the time of `candidate` before its figures."""
+        figures = candidate.rows[0].figures
+        if figures is None or figures.first_token is None:
+            return []
+        first_token = msgspec.structs.replace(
+            figures.first_token, without_offload=self.without_offload
+        )
+        warnings = (overload_note(figures.prefill_load, self.nodes), slower_note(first_token))
+        return [warning for warning in warnings if warning is not None]
 
     def _describe(self, findings: Findings, candidate: Candidate) -> str:
         """Return the hardware, cost, hit ratio and TTFT of `candidate` as one line."""
@@ -525,9 +541,12 @@ class Plan:
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
         if figures is not None and figures.first_token is not None:
-            without_cache = figures.first_token.without_cache
-            p50, p99 = show(without_cache.p50_ns, Unit.NS), show(without_cache.p99_ns, Unit.NS)
-            lines.append(f"TTFT is modelled; without any hit p50 {p50}, p99 {p99}")
+            line = "TTFT is modelled"
+            if self.without_offload is not None:
+                p50 = show(self.without_offload.p50_ns, Unit.NS)
+                p99 = show(self.without_offload.p99_ns, Unit.NS)
+                line += f"; without offload p50 {p50}, p99 {p99}"
+            lines.append(line)
         years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
         bucket_note = "a bucket is charged for the bytes that FILE leaves in it"
         lines.append(

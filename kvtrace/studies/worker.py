@@ -16,6 +16,7 @@ from kvtrace.core.parameters import named
 from kvtrace.curves.points import Meter, Simulated, Stack, simulated
 from kvtrace.requests.requests import Requests
 from kvtrace.sim import output as trace_output
+from kvtrace.sim.baseline import baseline_beside
 from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare
 from kvtrace.studies.run import Failed, Result, Task, run_locally, run_on_dask
 from kvtrace.studies.study import FILE, Configuration, Results, files_sha256, key_of
@@ -50,9 +51,17 @@ def simulate(task: Task) -> Simulated:
         if task.trace is None:
             simulation.run(meter)
         else:
-            trace_output.write(
-                Path(task.trace), simulation, scenario.config, ["kvtrace", "gen", *task.argv]
-            )
+            argv = ["kvtrace", "gen", *task.argv]
+            with baseline_beside(
+                scenario.preset, scenario.model, bounds.load, scenario.ranks
+            ) as baseline_ttft:
+                trace_output.write(
+                    Path(task.trace),
+                    simulation,
+                    scenario.config,
+                    argv,
+                    baseline_ttft=baseline_ttft,
+                )
     figures = simulated(
         simulation,
         meter,

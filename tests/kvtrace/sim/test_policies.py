@@ -343,7 +343,7 @@ def test_prompts_are_computed_in_turn():
     assert [row[0] for row in rows if row[3] == "prefill"] == [40, 120, 120]
     stats = simulation.stats()
     assert stats.prefill == PrefillStats(requests=3, mean_wait_ns=(0 + 40 + 20) // 3)
-    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [40, 120, 20 + 10]
+    assert simulation._first_tokens[0].tolist() == [40, 120, 20 + 10]
     at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
 
@@ -370,7 +370,7 @@ def test_a_prompt_that_waits_is_looked_up_when_it_is_computed():
         (130, "delete", "evict", 0), (130, "write", "prefill", 2),
         (170, "delete", "evict", 1), (170, "write", "prefill", 0),
     ]  # fmt: skip
-    times = simulation._first_tokens[0]["with_cache_ns"].tolist()
+    times = simulation._first_tokens[0].tolist()
     assert times == [40, 50, 90 - 10, 130 - 10, 170 - 11]
 
 
@@ -386,8 +386,7 @@ def test_a_first_token_takes_a_step_even_if_all_was_cached():
         preset_of(None, prefill_ns_per_token=20, **step), Load(requests=requests)
     )
     (times,) = simulation._first_tokens
-    assert times["with_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
-    assert times["without_cache_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
+    assert times.tolist() == [100 + 40, 100 + 40, 40 * 20]
     assert simulation.world.total.missed_tokens == 4 + 1 + 40
 
 
@@ -433,8 +432,7 @@ def test_answers_wait_for_the_steps_of_a_prompt_and_its_reads():
     simulation, *_ = simulate(
         msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests)
     )
-    for kind in ("with_cache_ns", "without_cache_ns"):  # neither finds anything
-        assert simulation._first_tokens[0][kind].tolist() == [50, 50 + 2 * 60]
+    assert simulation._first_tokens[0].tolist() == [50, 50 + 2 * 60]
 
 
 def test_a_prompt_step_of_weeks_is_its_share_of_them():
@@ -460,7 +458,7 @@ def test_a_request_waits_for_gpu_memory_and_running_ones_stay():
         )
         assert [row[0] for row in rows if row[1] == "write"] == [80, 80, at, at]
         first_ns = [80, at - 1]
-        assert simulation._first_tokens[0]["with_cache_ns"].tolist() == first_ns
+        assert simulation._first_tokens[0].tolist() == first_ns
     # Each prompt behind the first takes 80 ns, in steps of three tokens, in which the first
     # generates three in 90: it ends behind the fourth, whose room is then made by what the second
     # left, though that was used later.
@@ -487,7 +485,7 @@ def test_shared_gpu_memory_stays_until_both_requests_end():
     )
     simulation, rows, *_ = simulate(preset_of(40, chunk_tokens=4, **times), Load(requests=requests))
     assert [row[0] for row in rows if row[6] == 2] == [560] * 6
-    assert simulation._first_tokens[0]["with_cache_ns"].tolist() == [80, 10, 360]
+    assert simulation._first_tokens[0].tolist() == [80, 10, 360]
 
 
 def test_each_rank_has_an_object_of_its_own_with_its_share():

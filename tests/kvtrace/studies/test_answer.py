@@ -33,7 +33,7 @@ def result(hit_ratio, capacity_bytes, p99_ns=None):
     times = {f"{name}_ns": p99_ns for name in ("p50", "p95", "p99", "p99_9", "p99_99")}
     first_token = None
     if p99_ns is not None:
-        fields = {"requests": 9, "with_cache": times, "without_cache": times}
+        fields = {"requests": 9, "with_cache": times, "without_offload": times}
         first_token = msgspec.convert(fields, TimeToFirstToken)
     return Simulated(
         requests=9, lookups=100, hit_ratio=hit_ratio, saved_tokens=40, input_tokens=100, output_tokens=7, span_ns=10**9,

@@ -1,0 +1,159 @@
+"""The baseline of a simulation: the same requests on the same engine, without offload.
+
+Whether an offload pays is seen against an engine that has nothing but its GPU memory, and computes
+what it does not find there. That takes a simulation of its own: in the simulation with offload a
+request waits for prompts that hits have made shorter, or that slow loads have made longer.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Final
+
+import msgspec
+
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.simulation_stats import Percentiles, SimulationStats, TimeToFirstToken
+from kvtrace.core.units import counted, format_duration
+from kvtrace.llm.shape import ModelShape
+from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.simulation import Flush, Load, Simulation
+
+GPU: Final = "gpu"
+"""The tier that an engine has without offload."""
+WORSE: Final = 1.05
+"""An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
+SLOWER = "OFFLOAD IS SLOWER THAN COMPUTING"
+"""The beginning of what is said of such an offload."""
+
+
+OVERLOADED = "GPU OVERLOADED"
+"""The beginning of what is said of a GPU that cannot keep up with its prompts."""
+
+
+class _StoppedError(Exception):
+    """The simulation with offload has failed, so its baseline is not needed any more."""
+
+
+class Baseline:
+    """A simulation without offload that runs beside the one with it."""
+
+    def __init__(self, preset: Preset, model: ModelShape, load: Load, ranks: int) -> None:
+        """Prepare the simulation; nothing is simulated yet."""
+        self._arguments = preset, model, load, ranks
+        self._is_stopped = threading.Event()
+
+    def stop(self) -> None:
+        """End the simulation at its next flush."""
+        self._is_stopped.set()
+
+    def _check_stopped(self) -> None:
+        if self._is_stopped.is_set():
+            raise _StoppedError
+
+    def run(self) -> Percentiles | None:
+        """Simulate, and return the percentiles of TTFT; None if the simulation was stopped."""
+        preset, model, load, ranks = self._arguments
+        try:
+            with Simulation(preset, model, load, ranks=ranks) as simulation:
+                simulation.world.knobs.is_counted_alone = not len(simulation.world.lookup_outcomes)
+
+                def sink(flush: Flush) -> None:
+                    self._check_stopped()
+                    simulation.give_back(flush)
+
+                simulation.run(sink)
+                first_token = simulation.stats().first_token
+        except _StoppedError:
+            return None
+        return None if first_token is None else first_token.with_cache
+
+
+def without_offload(preset: Preset) -> Preset | None:
+    """Return `preset` with GPU memory as its only tier that holds anything.
+
+    None where there is nothing to compare: computing takes no time, or no other tier has a
+    capacity.
+    """
+    others = [tier for tier in preset.tiers if tier.name != GPU and tier.capacity_bytes != 0]
+    if not preset.has_prefill or not others:
+        return None
+    tiers = tuple(
+        tier if tier.name == GPU else msgspec.structs.replace(tier, capacity=0)
+        for tier in preset.tiers
+    )
+    try:
+        return msgspec.structs.replace(preset, tiers=tiers)
+    except ConfigError:
+        return None
+
+
+@contextmanager
+def baseline_beside(
+    preset: Preset, model: ModelShape, load: Load, ranks: int
+) -> Iterator[Callable[[], Percentiles | None]]:
+    """Simulate the baseline in a thread of its own while the block runs.
+
+    Yields a function that waits for its TTFT and returns it; it returns None if there is no
+    baseline. Compiled code releases the interpreter's lock, so both simulations run at once.
+    """
+    plain = without_offload(preset)
+    if plain is None:
+        yield lambda: None
+        return
+    baseline = Baseline(plain, model, load, ranks)
+    with ThreadPoolExecutor(1, thread_name_prefix="baseline") as pool:
+        future = pool.submit(baseline.run)
+        try:
+            yield future.result
+        except BaseException:
+            baseline.stop()
+            raise
+
+
+def ttft_without_offload(
+    preset: Preset, model: ModelShape, load: Load, ranks: int
+) -> Percentiles | None:
+    """Simulate the baseline and return its TTFT; None if there is no baseline."""
+    plain = without_offload(preset)
+    return None if plain is None else Baseline(plain, model, load, ranks).run()
+
+
+def with_baseline(stats: SimulationStats, ttft: Percentiles | None) -> SimulationStats:
+    """Return `stats` with the TTFT of their baseline, if both are known."""
+    if stats.first_token is None or ttft is None:
+        return stats
+    first_token = msgspec.structs.replace(stats.first_token, without_offload=ttft)
+    return msgspec.structs.replace(stats, first_token=first_token)
+
+
+def slower_note(first_token: TimeToFirstToken | None) -> str | None:
+    """Return what to say of an offload that makes TTFT longer; None if it does not."""
+    if first_token is None or first_token.without_offload is None:
+        return None
+    baseline = first_token.without_offload
+    for name, label in (("p50_ns", "p50"), ("p99_ns", "p99")):
+        with_ns, without_ns = getattr(first_token.with_cache, name), getattr(baseline, name)
+        if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
+            return (
+                f"{SLOWER}: TTFT {label} {format_duration(with_ns)},"
+                f" {format_duration(without_ns)} without offload"
+            )
+    return None
+
+
+def overload_note(load: float | None, nodes: int) -> str | None:
+    """Return what to say if prompts arrive faster than they are computed; None if they do not.
+
+    `load` is that of `PrefillStats`, and `nodes` the number of nodes that computed.
+    """
+    if load is None or load <= 1:
+        return None
+    return (
+        f"{OVERLOADED}: computing the prompts takes {load:.3g} times the time in which they arrive;"
+        f" at least {counted(math.ceil(load * nodes), 'node')} would keep up"
+    )

@@ -1,0 +1,134 @@
+"""The baseline of an offload: the same requests, simulated with GPU memory alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+
+import kvtrace as kt
+from kvtrace.core.simulation_stats import Percentiles, TimeToFirstToken
+from kvtrace.sim.baseline import SLOWER, overload_note, slower_note
+
+BLOCK = 16
+PREFILL_NS = 1_000_000
+"""Time to compute a token, so that 160 tokens take 160 ms."""
+
+
+def requests(count: int = 200, gap_ns: int = 200_000_000) -> kt.Requests:
+    """Return `count` prompts of 10 blocks, of which each repeats the one five before it."""
+    blocks = [[10 * (n % 5) + i for i in range(10)] for n in range(count)]
+    return kt.Requests.from_polars(
+        pl.DataFrame(
+            {
+                "arrival_ns": np.arange(count) * gap_ns,
+                "input_tokens": [10 * BLOCK] * count,
+                "output_tokens": [1] * count,
+                "block_ids": blocks,
+            }
+        ),
+        block_tokens=BLOCK,
+    )
+
+
+def simulate(read_bandwidth: str, **tiers: Any) -> kt.Trace:
+    return kt.simulate(
+        requests(),
+        preset="vllm-fs",
+        model="tiny-1b",
+        tiers={
+            # Not even two prompts fit in GPU memory, so none is there when it is repeated.
+            "gpu": {"capacity": str(10 * 16 * 32768)},
+            "cpu": {"capacity": "0"},
+            "nvme": {"capacity": "1GiB", "read_bandwidth": read_bandwidth},
+            **tiers,
+        },
+        knobs={"prefill_ns_per_token": PREFILL_NS, "decode_ns_per_token": 0},
+    )
+
+
+@pytest.mark.parametrize(("bandwidth", "is_slower"), [("10MB", True), ("10GB", False)])
+def test_the_baseline_computes_every_prompt(bandwidth: str, is_slower: bool) -> None:
+    """Without offload each prompt takes 160 ms, whatever the drive does."""
+    trace = simulate(bandwidth)
+    assert trace.stats is not None
+    first_token = trace.stats.first_token
+    assert first_token is not None
+    assert first_token.without_offload is not None
+    assert first_token.without_offload.p50_ns == 10 * BLOCK * PREFILL_NS
+    assert first_token.without_offload.p99_ns == 10 * BLOCK * PREFILL_NS
+    assert (first_token.with_cache.p50_ns > 10 * BLOCK * PREFILL_NS) == is_slower
+    assert any(note.startswith(SLOWER) for note in trace.metadata.notes) == is_slower
+
+
+def test_the_baseline_is_a_simulation_without_other_tiers() -> None:
+    alone = simulate("10MB", nvme={"capacity": "0"})
+    assert alone.stats is not None
+    assert alone.stats.first_token is not None
+    with_drive = simulate("10MB").stats
+    assert with_drive is not None
+    assert with_drive.first_token is not None
+    assert with_drive.first_token.without_offload == alone.stats.first_token.with_cache
+    # There is nothing to compare where no tier but GPU memory holds anything.
+    assert alone.stats.first_token.without_offload is None
+
+
+def test_without_compute_times_there_is_no_baseline() -> None:
+    trace = kt.simulate(
+        preset="vllm-fs", users=2, duration="5s", model="tiny-1b", gpu="instant",
+        tiers={"nvme": {"read_bandwidth": "1GB"}},
+    )  # fmt: skip
+    assert trace.stats is not None
+    assert trace.stats.first_token is not None
+    assert trace.stats.first_token.without_offload is None
+
+
+@pytest.mark.parametrize(("gap_ms", "needed_nodes"), [(100, 2), (60, 3), (200, None)])
+def test_a_load_that_the_gpu_cannot_compute_is_said(gap_ms: int, needed_nodes: int | None) -> None:
+    """Each prompt takes 160 ms, and arrives `gap_ms` after the one before it."""
+    count = 200
+    trace = kt.simulate(
+        requests(count, gap_ms * 1_000_000),
+        preset="vllm-fs",
+        model="tiny-1b",
+        tiers={name: {"capacity": "0"} for name in ("gpu", "cpu", "nvme")},
+        knobs={"prefill_ns_per_token": PREFILL_NS, "decode_ns_per_token": 0},
+    )
+    assert trace.stats is not None
+    load = trace.stats.prefill.load
+    assert load == pytest.approx(160 * count / (gap_ms * (count - 1)))
+    note = overload_note(load, 1)
+    assert (note is None) == (needed_nodes is None)
+    assert note is None or f"{needed_nodes} nodes" in note
+    assert overload_note(None, 1) is None
+
+
+@pytest.mark.parametrize("preset", [preset.name for preset in kt.presets()])
+def test_every_preset_has_a_baseline(preset: str) -> None:
+    if preset == "checkpoint":
+        pytest.skip("a training run has no requests")
+    trace = kt.simulate(preset=preset, users=3, duration="10s", model="tiny-1b", gpu="h100")
+    assert trace.stats is not None
+    first_token = trace.stats.first_token
+    assert first_token is not None
+    has_others = any(
+        tier.capacity_bytes != 0 for tier in trace.metadata.tiers if tier.name != "gpu"
+    )
+    assert (first_token.without_offload is not None) == has_others
+
+
+@pytest.mark.parametrize(
+    ("with_ns", "without_ns", "is_said"),
+    [((200, 300), (100, 300), True), ((100, 400), (100, 300), True), ((104, 300), (100, 300), False),
+     ((None, None), (100, 300), False)],
+)  # fmt: skip
+def test_a_longer_ttft_is_said_at_p50_and_p99(
+    with_ns: tuple[int | None, int | None], without_ns: tuple[int, int], is_said: bool
+) -> None:
+    def percentiles(p50_ns: int | None, p99_ns: int | None) -> Percentiles:
+        return Percentiles(p50_ns, None, p99_ns, None, None)
+
+    first_token = TimeToFirstToken(9, percentiles(*with_ns), percentiles(*without_ns))
+    assert (slower_note(first_token) is not None) == is_said
