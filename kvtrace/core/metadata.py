@@ -71,8 +71,9 @@ class _Model(msgspec.Struct):
 
 
 class _CheckedFields(msgspec.Struct):
-    """The fields in the free parts of a Metadata whose types are checked, because other modules
-    read them.
+    """The fields in the free parts of a Metadata that have checked types.
+
+    They are checked because other modules read them.
     """
 
     stats: _Stats | None = None

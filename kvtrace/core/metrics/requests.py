@@ -37,8 +37,8 @@ class OpenRequests:
     ) -> None:
         """Start without requests.
 
-        `moves` is true for tiers that transfer data, `loads` for phases whose reads load cached KV.
-        `row_bytes` is the stride of rows that are longer than OPERATION_ROW.
+        `moves` is true for tiers that transfer data, `loads` for phases in which reads load cached
+        KV. `row_bytes` is the stride of rows that are longer than OPERATION_ROW.
         """
         request, span = RECORDER.dtype("RequestRecord"), RECORDER.dtype("RequestSpan")
         self._shared = Structure(

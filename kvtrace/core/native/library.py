@@ -84,7 +84,7 @@ class function:  # noqa: N801 - an instance is called like a function
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call the function `name`, whose arguments and result are int64.
+    """Call the function `name`, with arguments and a result of int64.
 
     An array or a Structure is passed as its address, and None as 0.
     """

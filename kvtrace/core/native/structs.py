@@ -9,7 +9,7 @@
 
 A header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the kernel,
 double, bool, arrays of constant lengths, and pointers, which Python treats as addresses. If a
-header includes another whose structs are members of its own, name that one, too.
+header uses structs of another header as members, name that one, too.
 """
 
 from __future__ import annotations
