@@ -43,6 +43,11 @@ class TimeToFirstToken(msgspec.Struct, frozen=True):
 
     None if that was not simulated.
     """
+    requests_without_offload: int | None = None
+    """Requests whose first token was generated in that simulation.
+
+    Users that wait for answers send more requests if answers come sooner.
+    """
 
 
 class LookupCounts(msgspec.Struct, frozen=True):

@@ -10,8 +10,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from kvtrace.core import pl
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
@@ -26,7 +24,7 @@ from kvtrace.curves.size import Question, Sizing, Target, parse_target, search_c
 from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
-from kvtrace.sim.baseline import slower_note, ttft_without_offload
+from kvtrace.sim.baseline import slower_note, ttft_without_offload, with_baseline
 from kvtrace.sim.output import notes_of
 from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
 from kvtrace.sim.scenario import Scenario, build_scenario, settings_of
@@ -344,13 +342,10 @@ def size_scenario(
 
 def _with_baseline(sizing: Sizing, stack: Stack) -> Sizing:
     """Return `sizing` with the TTFT without offload, beside that of its answer and its ceiling."""
-    ttft = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
+    baseline = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
 
     def compared(point: Point) -> Point:
-        if point.first_token is None:
-            return point
-        first_token = msgspec.structs.replace(point.first_token, without_offload=ttft)
-        return replace(point, first_token=first_token)
+        return replace(point, first_token=with_baseline(point.first_token, baseline))
 
     chosen = None if sizing.chosen is None else compared(sizing.chosen)
     return replace(sizing, chosen=chosen, ceiling=compared(sizing.ceiling))

@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.simulation_stats import Percentiles, SimulationStats, TimeToFirstToken
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
@@ -55,8 +55,8 @@ class Baseline:
         if self._is_stopped.is_set():
             raise _StoppedError
 
-    def run(self) -> Percentiles | None:
-        """Simulate, and return the percentiles of TTFT; None if the simulation was stopped."""
+    def run(self) -> TimeToFirstToken | None:
+        """Simulate, and return TTFT; None if the simulation was stopped."""
         preset, model, load, ranks = self._arguments
         try:
             with Simulation(preset, model, load, ranks=ranks) as simulation:
@@ -67,10 +67,9 @@ class Baseline:
                     simulation.give_back(flush)
 
                 simulation.run(sink)
-                first_token = simulation.stats().first_token
+                return simulation.stats().first_token
         except _StoppedError:
             return None
-        return None if first_token is None else first_token.with_cache
 
 
 def without_offload(preset: Preset) -> Preset | None:
@@ -95,7 +94,7 @@ def without_offload(preset: Preset) -> Preset | None:
 @contextmanager
 def baseline_beside(
     preset: Preset, model: ModelShape, load: Load, ranks: int
-) -> Iterator[Callable[[], Percentiles | None]]:
+) -> Iterator[Callable[[], TimeToFirstToken | None]]:
     """Simulate the baseline in a thread of its own while the block runs.
 
     Yields a function that waits for its TTFT and returns it; it returns None if there is no
@@ -117,23 +116,34 @@ def baseline_beside(
 
 def ttft_without_offload(
     preset: Preset, model: ModelShape, load: Load, ranks: int
-) -> Percentiles | None:
+) -> TimeToFirstToken | None:
     """Simulate the baseline and return its TTFT; None if there is no baseline."""
     plain = without_offload(preset)
     return None if plain is None else Baseline(plain, model, load, ranks).run()
 
 
-def with_baseline(stats: SimulationStats, ttft: Percentiles | None) -> SimulationStats:
-    """Return `stats` with the TTFT of their baseline, if both are known."""
-    if stats.first_token is None or ttft is None:
-        return stats
-    first_token = msgspec.structs.replace(stats.first_token, without_offload=ttft)
-    return msgspec.structs.replace(stats, first_token=first_token)
+def with_baseline(
+    first_token: TimeToFirstToken | None, baseline: TimeToFirstToken | None
+) -> TimeToFirstToken | None:
+    """Return `first_token` with what its baseline gave, if both are known."""
+    if first_token is None or baseline is None:
+        return first_token
+    return msgspec.structs.replace(
+        first_token,
+        without_offload=baseline.with_cache,
+        requests_without_offload=baseline.requests,
+    )
 
 
 def slower_note(first_token: TimeToFirstToken | None) -> str | None:
-    """Return what to say of an offload that makes TTFT longer; None if it does not."""
+    """Return what to say of an offload that makes TTFT longer; None if it does not.
+
+    Users that wait for answers send more requests if these come sooner, and then wait for each
+    other: an offload that served more requests than its baseline is not called slower.
+    """
     if first_token is None or first_token.without_offload is None:
+        return None
+    if first_token.requests > (first_token.requests_without_offload or 0):
         return None
     baseline = first_token.without_offload
     for name, label in (("p50_ns", "p50"), ("p99_ns", "p99")):

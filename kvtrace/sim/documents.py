@@ -175,11 +175,13 @@ def _largest_streams(streams: list[StreamStats]) -> str:
 
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
     """Build the table of modelled TTFT: as simulated, and in a simulation without offload."""
-    rows = [asdict(first.with_cache) | {"kind": "as simulated"}]
+    rows = [asdict(first.with_cache) | {"kind": "as simulated", "requests": first.requests}]
     if first.without_offload is not None:
-        rows.append(asdict(first.without_offload) | {"kind": "without offload"})
+        label = {"kind": "without offload", "requests": first.requests_without_offload}
+        rows.append(asdict(first.without_offload) | label)
     columns = [
         ReportColumn("kind", ""),
+        ReportColumn("requests", unit=Unit.COUNT),
         ReportColumn("p50_ns", "p50", Unit.NS),
         ReportColumn("p95_ns", "p95", Unit.NS),
         ReportColumn("p99_ns", "p99", Unit.NS),

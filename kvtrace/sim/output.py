@@ -35,7 +35,7 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
-from kvtrace.core.simulation_stats import Percentiles, StreamStats, to_json
+from kvtrace.core.simulation_stats import StreamStats, TimeToFirstToken, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
@@ -69,7 +69,7 @@ def write(
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
-    baseline_ttft: Callable[[], Percentiles | None] = lambda: None,
+    baseline_ttft: Callable[[], TimeToFirstToken | None] = lambda: None,
 ) -> Metadata:
     """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
     to `requests_path` if given.
@@ -108,7 +108,9 @@ def write(
             )
             for batch in batches(requests, recorded if arrivals is None else None, arrivals):
                 log.write(batch)
-        stats, warnings = with_baseline(simulation.stats(), baseline_ttft()), []
+        stats, warnings = simulation.stats(), []
+        first_token = with_baseline(stats.first_token, baseline_ttft())
+        stats = msgspec.structs.replace(stats, first_token=first_token)
         if labels is not None:
             tiers = [
                 msgspec.structs.replace(tier, streams=labels.counts(t))

@@ -29,11 +29,11 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named, setting
-from kvtrace.core.simulation_stats import Percentiles
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.baseline import overload_note, slower_note
+from kvtrace.sim.baseline import overload_note, slower_note, with_baseline
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
@@ -177,7 +177,7 @@ class Plan:
     prices: Prices
     byte_prices: Mapping[str, float]
     """Price of a byte, by the text of the price in the list."""
-    without_offload: Percentiles | None = None
+    without_offload: TimeToFirstToken | None = None
     """TTFT of the same fleet with GPU memory alone; None if nothing takes time."""
 
     def offers(self) -> list[Offer]:
@@ -460,9 +460,7 @@ class Plan:
         figures = candidate.rows[0].figures
         if figures is None or figures.first_token is None:
             return []
-        first_token = msgspec.structs.replace(
-            figures.first_token, without_offload=self.without_offload
-        )
+        first_token = with_baseline(figures.first_token, self.without_offload)
         warnings = (overload_note(figures.prefill_load, self.nodes), slower_note(first_token))
         return [warning for warning in warnings if warning is not None]
 
@@ -543,8 +541,8 @@ class Plan:
         if figures is not None and figures.first_token is not None:
             line = "TTFT is modelled"
             if self.without_offload is not None:
-                p50 = show(self.without_offload.p50_ns, Unit.NS)
-                p99 = show(self.without_offload.p99_ns, Unit.NS)
+                p50 = show(self.without_offload.with_cache.p50_ns, Unit.NS)
+                p99 = show(self.without_offload.with_cache.p99_ns, Unit.NS)
                 line += f"; without offload p50 {p50}, p99 {p99}"
             lines.append(line)
         years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
