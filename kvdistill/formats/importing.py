@@ -37,7 +37,7 @@ from kvtrace.core.run.run_file import (
     RunFile,
     TraceNote,
     WindowNote,
-    sealed,
+    seal,
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
 from kvtrace.core.tables import BLOCK_BYTES, create, decompress, line_blocks, open_table
@@ -107,7 +107,7 @@ def import_files(
         if summary is None:
             summary = summary_of_ops(outdir / OPS_FILE, options.format)
         run = _run_file(imported, summary, metadata, files[0].name, started)
-        write_json(outdir / RUN_FILE, sealed(run))
+        write_json(outdir / RUN_FILE, seal(run))
         written_files.append(RUN_FILE)
     imported.account.files = written_files
     return imported.account

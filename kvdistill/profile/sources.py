@@ -65,7 +65,7 @@ from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.parameters import named
 from kvtrace.core.run.figures import LimitCause
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
-from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
+from kvtrace.core.run.run_file import find_run, list_runs_below, refuse_unfinished_runs
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
@@ -188,11 +188,13 @@ def file_of(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    refuse_cut_off(path)
+    refuse_unfinished_runs(path)
     for name in _IN_FOLDER:
         if (path / name).is_file():
             return path / name
-    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{runs_below(path)}")
+    raise ConfigError(
+        f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{list_runs_below(path)}"
+    )
 
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")

@@ -17,7 +17,13 @@ from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
+from kvtrace.core.run.run_file import (
+    PROBE_FILE,
+    RUN_FILE,
+    RunFile,
+    find_run,
+    refuse_unfinished_runs,
+)
 from kvtrace.core.schema import (
     BLOCKS,
     OBJECTS,
@@ -302,7 +308,7 @@ def files_in(path: Path) -> list[Path]:
         and not candidate.name.startswith(".")
     )
     if not files:
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
         raise ConfigError(
             f"{path}: no kvtrace table in this folder (*{' or *'.join(tables.SUFFIXES)})"
         )

@@ -47,8 +47,8 @@ from kvtrace.core.run.run_file import (
     MlperfMark,
     find_mark,
     find_run,
-    refuse_cut_off,
-    runs_below,
+    list_runs_below,
+    refuse_unfinished_runs,
 )
 from kvtrace.core.run.sweep_file import CARD_FILE, Card, LoadSweep, find_card, find_sweep
 from kvtrace.core.schema import OPS, TRACE
@@ -81,7 +81,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
     trace or ops.
     """
     if path.is_dir():
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
         if (
             not (path / OPS_FILE).is_file()
             and (summary := _report_from_json(path, buckets)) is not None
@@ -93,7 +93,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
         if table_file is None:
             raise ConfigError(
                 f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
-                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{runs_below(path)}"
+                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{list_runs_below(path)}"
             )
         path = path / table_file
     if tables.open_table(path).table is OPS:
@@ -124,7 +124,7 @@ def list_trials(path: Path) -> list[Path]:
     The trials of an MLPerf option are in a subfolder.
     """
     if path.is_dir():
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
     if (path / MLPERF_FILE).is_file():
         path = path / TRIALS_FOLDER
         if not path.is_dir():
