@@ -161,8 +161,8 @@ def is_of_module(item: pytest.Item) -> bool:
 @pytest.fixture
 def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the charts of pages undrawn, which is nearly all that a page takes."""
-    monkeypatch.setattr("kvtrace.core.document.page.draw", lambda *_: "<svg ></svg>")
-    monkeypatch.setattr("kvtrace.core.document.page.live_figure", lambda _picture: "{}")
+    monkeypatch.setattr("kvtrace.core.document.page.draw_svg", lambda *_: "<svg ></svg>")
+    monkeypatch.setattr("kvtrace.core.document.page.build_live_figure", lambda _picture: "{}")
 
 
 def try_fewer(items: list[pytest.Item]) -> None:

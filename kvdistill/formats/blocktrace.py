@@ -55,7 +55,7 @@ def read_blocks(
     if len(files) > 1:
         raise ConfigError(f"blocks: {len(files)} files; import one blocks.parquet at a time")
     (path,) = (file / BLOCKS_FILE if file.is_dir() else file for file in files)
-    tables.checked(path, BLOCKS)
+    tables.open_checked(path, BLOCKS)
     if not path.name.endswith(".parquet"):
         raise TraceError("is not Parquet; kvtrace convert makes blocks.parquet of it", path=path)
     db.execute(f"CREATE VIEW measured AS SELECT * FROM read_parquet({literal(path)})")

@@ -37,10 +37,10 @@ from kvtrace.core.run.run_file import (
     RunFile,
     TraceNote,
     WindowNote,
-    sealed,
+    seal,
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
-from kvtrace.core.tables import BLOCK_BYTES, create, line_blocks, open_table, unpacked
+from kvtrace.core.tables import BLOCK_BYTES, create, decompress, line_blocks, open_table
 from kvtrace.core.temporary import sweep, temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S
@@ -107,7 +107,7 @@ def import_files(
         if summary is None:
             summary = summary_of_ops(outdir / OPS_FILE, options.format)
         run = _run_file(imported, summary, metadata, files[0].name, started)
-        write_json(outdir / RUN_FILE, sealed(run))
+        write_json(outdir / RUN_FILE, seal(run))
         written_files.append(RUN_FILE)
     imported.account.files = written_files
     return imported.account
@@ -265,7 +265,7 @@ def first_lines(path: Path) -> list[str]:
     """
     need_file(path)
     if is_zstd(path):
-        head = next(unpacked(path), b"")[:_HEAD_BYTES]
+        head = next(decompress(path), b"")[:_HEAD_BYTES]
     else:
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
@@ -291,8 +291,8 @@ _SPARE_FIELDS = 8
 def _text_chunks(path: Path) -> Iterator[bytes]:
     """Yield the text of a plain or zstd file, some MiB at a time."""
     if is_zstd(path):
-        # `unpacked` refuses decompression bombs, which DuckDB would decompress without limit.
-        yield from unpacked(path)
+        # `decompress` refuses decompression bombs, which DuckDB would decompress without limit.
+        yield from decompress(path)
         return
     with path.open("rb") as file:
         while data := file.read(BLOCK_BYTES):

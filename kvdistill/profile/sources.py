@@ -65,7 +65,7 @@ from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.parameters import named
 from kvtrace.core.run.figures import LimitCause
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
-from kvtrace.core.run.run_file import find_run, refuse_cut_off, runs_below
+from kvtrace.core.run.run_file import find_run, list_runs_below, refuse_unfinished_runs
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
@@ -188,11 +188,13 @@ def file_of(path: Path) -> Path:
     """
     if not path.is_dir():
         return path
-    refuse_cut_off(path)
+    refuse_unfinished_runs(path)
     for name in _IN_FOLDER:
         if (path / name).is_file():
             return path / name
-    raise ConfigError(f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{runs_below(path)}")
+    raise ConfigError(
+        f"{path}: none of {', '.join(_IN_FOLDER)} in this folder{list_runs_below(path)}"
+    )
 
 
 _COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
@@ -398,7 +400,7 @@ def _trace_source(file: Path, tier: str | None) -> _Source:
 
 def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
     """Return the operations that a replay completed on `tier`, ordered by submission."""
-    meta = tables.checked(ops, OPS).meta
+    meta = tables.open_checked(ops, OPS).meta
     run, ordered = find_run(ops.parent), scratch / _ORDERED
     # An import writes its trace next to its ops, row by row; a replay's trace may be anywhere.
     trace, offsets = ops.with_name("trace.parquet"), "SELECT -1 AS row, 0 AS offset_bytes"
@@ -439,7 +441,7 @@ def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
 
 def _blocks_source(blocks: Path, device: str | None, scratch: Path) -> _Source:
     """Return the reads, writes and discards issued to `device`, which is the profile's tier."""
-    meta, ordered = tables.checked(blocks, BLOCKS).meta, scratch / _ORDERED
+    meta, ordered = tables.open_checked(blocks, BLOCKS).meta, scratch / _ORDERED
     with connect(scratch) as db:
         _create_view(db, blocks)
         names = [row["device"] for row in query(db, "measured_devices")]

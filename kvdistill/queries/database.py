@@ -17,7 +17,13 @@ from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.run.probe_file import find_probe
-from kvtrace.core.run.run_file import PROBE_FILE, RUN_FILE, RunFile, find_run, refuse_cut_off
+from kvtrace.core.run.run_file import (
+    PROBE_FILE,
+    RUN_FILE,
+    RunFile,
+    find_run,
+    refuse_unfinished_runs,
+)
 from kvtrace.core.schema import (
     BLOCKS,
     OBJECTS,
@@ -217,7 +223,9 @@ def register(
         if path.name in (RUN_FILE, PROBE_FILE):
             folders[path.parent] = None
             continue
-        reader = tables.checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+        reader = (
+            tables.open_checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+        )
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
             folders[path.parent] = None
@@ -238,7 +246,7 @@ def register(
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
             if objects.name.endswith(".parquet"):
-                tables.checked(objects, OBJECTS)
+                tables.open_checked(objects, OBJECTS)
             _add_file(files_by_view, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = (
@@ -300,7 +308,7 @@ def files_in(path: Path) -> list[Path]:
         and not candidate.name.startswith(".")
     )
     if not files:
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
         raise ConfigError(
             f"{path}: no kvtrace table in this folder (*{' or *'.join(tables.SUFFIXES)})"
         )

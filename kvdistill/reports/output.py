@@ -1,7 +1,7 @@
 """Read inputs into reports and documents, and write them in the format of the file's suffix.
 
 A workbook also has the sheets of the MLPerf Storage KV-cache benchmark, so that its scripts read
-these results. The sheets of a run's figures are in `kvtrace/core/document/chapters.py`; those of
+these results. The sheets of a run's figures are in `kvtrace/core/document/mlperf_sheets.py`; those of
 probes are here, named as in its export (kv_cache/cli.py of mlcommons/storage, 2026-04).
 """
 
@@ -27,13 +27,6 @@ from kvdistill.reports.tables import Report, ReportedTrials
 from kvdistill.reports.trace import trace_report
 from kvtrace import __version__
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import (
-    POINTS,
-    card_document,
-    run_sheets,
-    sweep_document,
-    unit_of,
-)
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -42,6 +35,8 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.document.mlperf_sheets import PERCENTILE_FIELDS, run_sheets, unit_of
+from kvtrace.core.document.sweep_document import card_document, sweep_document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import find_json, write_text
 from kvtrace.core.run.run_file import (
@@ -52,8 +47,8 @@ from kvtrace.core.run.run_file import (
     MlperfMark,
     find_mark,
     find_run,
-    refuse_cut_off,
-    runs_below,
+    list_runs_below,
+    refuse_unfinished_runs,
 )
 from kvtrace.core.run.sweep_file import CARD_FILE, Card, LoadSweep, find_card, find_sweep
 from kvtrace.core.schema import OPS, TRACE
@@ -86,7 +81,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
     trace or ops.
     """
     if path.is_dir():
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
         if (
             not (path / OPS_FILE).is_file()
             and (summary := _report_from_json(path, buckets)) is not None
@@ -98,7 +93,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
         if table_file is None:
             raise ConfigError(
                 f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
-                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{runs_below(path)}"
+                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{list_runs_below(path)}"
             )
         path = path / table_file
     if tables.open_table(path).table is OPS:
@@ -129,7 +124,7 @@ def list_trials(path: Path) -> list[Path]:
     The trials of an MLPerf option are in a subfolder.
     """
     if path.is_dir():
-        refuse_cut_off(path)
+        refuse_unfinished_runs(path)
     if (path / MLPERF_FILE).is_file():
         path = path / TRIALS_FOLDER
         if not path.is_dir():
@@ -383,7 +378,9 @@ def _distributions(probe: ProbeReport) -> Iterator[tuple[str, str, list[object],
         row = times.get((layer, op))
         if row is not None and low_edges:
             points = [
-                None if row[POINTS[percentile]] is None else row[POINTS[percentile]] / _NS_PER_US
+                None
+                if row[PERCENTILE_FIELDS[percentile]] is None
+                else row[PERCENTILE_FIELDS[percentile]] / _NS_PER_US
                 for percentile in _SHARES
             ]
             bins = [

@@ -38,7 +38,13 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
-from kvtrace.core.run.probe_file import LAYERS, Application, ProbeFile, find_probe, probe_answer
+from kvtrace.core.run.probe_file import (
+    LAYERS,
+    Application,
+    ProbeFile,
+    find_probe,
+    format_probe_answer,
+)
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, RunFile, find_run
 from kvtrace.core.units import counted, format_bytes, format_duration
 
@@ -146,7 +152,7 @@ def probe_report(folder: Path, buckets: int) -> ProbeReport | None:
         duration_ns=probe.duration_ns,
         argv=probe.argv,
         version=probe.version,
-        answer=probe_answer(probe),
+        answer=format_probe_answer(probe),
         layers=[
             {"layer": layer, "op": name, "count": histogram_.count}
             | {time: getattr(histogram_, time) for time in TIMES}

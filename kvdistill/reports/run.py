@@ -46,7 +46,6 @@ from kvdistill.reports.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
     Cell,
@@ -60,6 +59,7 @@ from kvtrace.core.document.document import (
     parameters,
     table_of,
 )
+from kvtrace.core.document.run_chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.files import at
 from kvtrace.core.metrics.ops_table import record_ops
 from kvtrace.core.metrics.warmup import parse_warmup

@@ -30,13 +30,6 @@ from kvdistill.reports.tables import (
     writes_per_day,
 )
 from kvtrace.core import tables
-from kvtrace.core.document.chapters import (
-    event_lines,
-    event_tables,
-    fleet_headline,
-    fleet_tables,
-    storage_table,
-)
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -48,6 +41,13 @@ from kvtrace.core.document.document import (
     Unit,
     parameters,
     table_of,
+)
+from kvtrace.core.document.fleet_chapters import (
+    event_lines,
+    event_tables,
+    fleet_headline,
+    fleet_tables,
+    storage_table,
 )
 from kvtrace.core.files import at
 from kvtrace.core.metadata import Metadata

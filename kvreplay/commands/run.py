@@ -237,13 +237,13 @@ def recover(
     from kvreplay.ranks.rank_session import is_of_ranks, recover_ranks
     from kvreplay.run.recover import recover as recover_one
     from kvreplay.run.recover import recovered
-    from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, cut_off
+    from kvtrace.core.run.run_file import BLOCKS_FILE, BLOCKS_JOURNAL, find_unfinished_runs
 
     if (run / BLOCKS_JOURNAL).exists():
         rows = recover_blocks(run)
         log(f"wrote {run / BLOCKS_FILE}: {counted(rows, 'request')} of a probe that was killed")
         return
-    for path in cut_off(run) or [run]:
+    for path in find_unfinished_runs(run) or [run]:
         finished = recover_ranks(path) if is_of_ranks(path) else recover_one(path, trace)
         message = f"wrote {path}: {finished.error or 'all ranks together'}"
         if path != run:

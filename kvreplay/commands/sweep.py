@@ -87,7 +87,7 @@ def sweep(
     with session(ranks) as several:
         import kvreplay
         from kvreplay.run.replay import replay
-        from kvtrace.core.document.page import check_drawing, write_drawing
+        from kvtrace.core.document.drawing import check_drawing, write_drawing
         from kvtrace.core.document.terminal import answer
 
         if plot_to is not None:

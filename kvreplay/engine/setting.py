@@ -112,7 +112,7 @@ def settle(
     if tiers is None:
         tiers = make_tiers(config, reader.meta, trace, output)
     alignments = {i: t.alignment for i, t in enumerate(tiers) if t is not None}
-    limit = replace(parse_limit(config.limit), node=config.node, part=config.window)
+    limit = replace(parse_limit(config.limit), node=config.node, window=config.window)
     shared = {
         i: (t.drive_of, len(t.drives)) for i, t in enumerate(tiers) if isinstance(t, SeveralDrives)
     }

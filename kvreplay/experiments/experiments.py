@@ -48,8 +48,8 @@ from kvreplay.run.watch import Watching
 from kvreplay.tiers.modelled import DriveFile
 from kvtrace.core import pl
 from kvtrace.core.app import QUIET, progress
-from kvtrace.core.document.chapters import sweep_document
 from kvtrace.core.document.document import Document
+from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import MLPERF_FILE, generate

@@ -25,7 +25,6 @@ from kvreplay.plan.tier_targets import STORAGE
 from kvreplay.result.figures import judge
 from kvtrace import __version__
 from kvtrace.core import np
-from kvtrace.core.document.chapters import Named, metrics_of, parameters_of
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -35,6 +34,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.document.export import PlainSheet
+from kvtrace.core.document.mlperf_sheets import NamedFigures, run_metrics, run_parameters
 from kvtrace.core.files import read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.figures import Criterion
@@ -199,7 +199,7 @@ class MlperfResult(msgspec.Struct, frozen=True, kw_only=True):
 
 def trial_of(run: RunFile, name: str, served: Served) -> MlperfTrial:
     """Return the trial `name` from `run`; `served` are the requests that it served completely."""
-    figures = parameters_of(run) | metrics_of(run) | served.named(run.summary.wall_ns)
+    figures = run_parameters(run) | run_metrics(run) | served.named(run.summary.wall_ns)
     row = {column: value for column, (value, _) in figures.items()}
     rates = row[READ_RATE], row[WRITE_RATE]
     definition = "bytes of reads and writes on storage over the elapsed time"
@@ -361,7 +361,7 @@ class Served:
         """Hits of lookups; None without a lookup."""
         return self.hits / self.lookups if self.lookups else None
 
-    def named(self, wall_ns: int | None) -> Named:
+    def named(self, wall_ns: int | None) -> NamedFigures:
         """Return these figures under the benchmark's names."""
         return {
             "Total Requests": (self.requests, _NOTE),
@@ -375,13 +375,13 @@ class Served:
 
 def served_of(run: Path, requests: Path, trace: Metadata) -> Served:
     """Sum the requests of the table `requests` that `run` served completely."""
-    served = open_table(run / SERVED_FILE, SERVED).whole()
+    served = open_table(run / SERVED_FILE, SERVED).read_all()
     unfinished, operations = (
         served.column(name).to_numpy() for name in ("unfinished", "operations")
     )
     ids, hits = (served.column(name).to_numpy() for name in ("request_id", "hits"))
     is_whole = (unfinished == 0) & (operations > 0)
-    request_table = open_table(requests, REQUESTS).whole()
+    request_table = open_table(requests, REQUESTS).read_all()
     order = np.argsort(request_table.column("request_id").to_numpy())
     # Request ids of a repeat of the trace continue those of the repeat before.
     indices = order[ids[is_whole] % max(1, len(order))]

@@ -36,8 +36,8 @@ from kvreplay.plan.output_directory import make_directory
 from kvreplay.plan.tier_targets import STORAGE
 from kvreplay.run.replay import FinishedRun, Replay, Replaying, replay
 from kvtrace.core.app import log
-from kvtrace.core.document.chapters import run_sheets
 from kvtrace.core.document.export import write_workbook
+from kvtrace.core.document.mlperf_sheets import run_sheets
 from kvtrace.core.errors import ConfigError, KvError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import MLPERF_FILE, TRIALS_FOLDER, RunFile, run_program

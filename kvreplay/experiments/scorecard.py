@@ -18,7 +18,7 @@ from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import claim, release
 from kvreplay.tiers.modelled import DRIVE_FILE, DriveFile, DriveModel
 from kvtrace.core import statistics
-from kvtrace.core.document import chapters
+from kvtrace.core.document import sweep_document
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
@@ -295,7 +295,7 @@ def card_of(
 
 def card_document(card: Card, drive: DriveFile) -> Document:
     """Return the document of the card, with the drive's own measurements, on one page."""
-    page = chapters.card_document(card)
+    page = sweep_document.card_document(card)
     notes, unknown = page.chapters[0].notes, [cell for cell in drive.cells if cell.reason]
     if unknown:
         notes.append(

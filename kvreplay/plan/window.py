@@ -709,9 +709,9 @@ def compile_window(
     more rows than a plan may have.
     """
     _return_freed()
-    later = part_of(limit.part, reader, alignments, limit.node)
+    later = part_of(limit.window, reader, alignments, limit.node)
     is_part = later is not None or limit.begin_ns > 0
-    limit = replace(limit, part=None if later is None else later.text)
+    limit = replace(limit, window=None if later is None else later.text)
     if later is not None:
         reader, limit = (
             later,
@@ -739,7 +739,13 @@ def compile_window(
     is_whole = not (selection.is_full or limit.begin_ns)
     counted = selection.rows, is_whole, selection.last_ns, intake.skipped
     return TraceWindow(
-        residency, facts, *counted, loader, reader, limit.begin_ns if is_part else None, limit.part
+        residency,
+        facts,
+        *counted,
+        loader,
+        reader,
+        limit.begin_ns if is_part else None,
+        limit.window,
     )
 
 

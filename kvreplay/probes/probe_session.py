@@ -70,7 +70,7 @@ from kvtrace.core.run.probe_file import (
     Sized,
     ZoneCount,
     find_probe,
-    probe_answer,
+    format_probe_answer,
 )
 from kvtrace.core.run.run_file import (
     ATTACHED,
@@ -78,7 +78,7 @@ from kvtrace.core.run.run_file import (
     BLOCKS_JOURNAL,
     PROBE_FILE,
     ProbesNote,
-    attached,
+    attach_probes,
 )
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
@@ -691,7 +691,7 @@ def probe_document(probe: ProbeFile) -> Document:
         ]
     return Document(
         name="",
-        headline=probe_answer(probe) if directions else _NO_REQUEST,
+        headline=format_probe_answer(probe) if directions else _NO_REQUEST,
         chapters=chapters,
         notes=notes,
     )
@@ -818,7 +818,9 @@ def probing(
         directory, skipped = staging / "probe", None
         try:
             end = stack.enter_context(
-                attached(*_options(tiers, directory, has_events=has_events, is_of_all=is_of_all))
+                attach_probes(
+                    *_options(tiers, directory, has_events=has_events, is_of_all=is_of_all)
+                )
             )
         except ProbeUnavailable as error:
             skipped = _without_probes(error)

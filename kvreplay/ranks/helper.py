@@ -35,7 +35,7 @@ import msgspec
 from kvtrace.core.app import leave_at_once, log
 from kvtrace.core.errors import ConfigError, ProbeUnavailable, RankLost, how_to_add
 from kvtrace.core.parameters import named
-from kvtrace.core.run.run_file import argv_of
+from kvtrace.core.run.run_file import build_argv
 from kvtrace.core.signals import ENDING
 from kvtrace.core.units import NS_PER_S, parse_duration_ns
 
@@ -599,7 +599,7 @@ class Relay:
         replay died, the ranks' runs are merged now, which it would have done.
         """
         if self.rank == 0 and self._is_gone and not self._has_left and self.folder is not None:
-            subprocess.run(argv_of("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
+            subprocess.run(build_argv("kvreplay", "recover", self.folder), check=False)  # noqa: S603 - our own program
         if self.lost is None:
             self._mpi.Finalize()
             leave_at_once(code if self.rank == 0 else 0)

@@ -80,7 +80,7 @@ from kvtrace.core.run.run_file import (
     Verification,
     WindowNote,
     find_run,
-    sealed,
+    seal,
 )
 from kvtrace.core.schema import TRACE
 from kvtrace.core.statistics import mean, total
@@ -131,7 +131,7 @@ def merge_ranks(output: Path, *, because: str | None = None, wait_s: float = 0.0
         reason = "; ".join(filter(None, [because, *troubles]))
         raise RankLost(f"{output}: no rank left a run that could be merged: {reason}")
     run = _build_run(order, rank_runs, because)
-    write_json(output / RUN_FILE, sealed(run))
+    write_json(output / RUN_FILE, seal(run))
     return run
 
 

@@ -48,7 +48,7 @@ def pace(recorder: OperationRecorder[Tier], driven: Driven | None = None) -> Pac
         return None
     every = range(len(recorder.kinds))
     end_late, offered, delivered, _ = recorder.delivery(every)
-    late, _ = recorder.late()
+    late, _ = recorder.count_late()
     on_time = 1 - late / good if good else None
     is_end_late = is_late(end_late, offered, delivered)
     is_kept = not is_end_late and good > 0 and late <= KEPT_PACE_FRACTION * good
@@ -135,7 +135,7 @@ def shares_of(
         )
         for name, share in causes.items():
             components[name] = components.get(name, 0.0) + share * waited
-    unhindered = min(components[DRIVE], recorder.late(kinds)[1])
+    unhindered = min(components[DRIVE], recorder.count_late(kinds)[1])
     return {
         name: max(0.0, component_ns) / total for name, component_ns in components.items()
     }, unhindered / total

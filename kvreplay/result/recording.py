@@ -117,7 +117,7 @@ class RunRecorder(OperationRecorder[Tier]):
             self.seconds.sort(np.zeros(0, RECORDER.dtype("EndedInSecond")), self._until)
         elif self._until < self.seconds.first + SECONDS_TOGETHER:
             return None
-        return self.seconds.over(self._until)
+        return self.seconds.take_before(self._until)
 
 
 RETRIES = "retries"

@@ -65,7 +65,7 @@ from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
 from kvtrace.core.files import available_bytes, sys_text
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
-from kvtrace.core.run.run_file import DeviceIo, sealed
+from kvtrace.core.run.run_file import DeviceIo, seal
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 
 _TIMEOUT_S = 10
@@ -450,7 +450,7 @@ def measure_drive(request: Replay, target: Path) -> DriveFile:
         cells=cells,
         held_out=held_out(cells),
     )
-    return sealed(drive_file)
+    return seal(drive_file)
 
 
 def cell_of(

@@ -72,7 +72,7 @@ from kvtrace.core.run.run_file import (
     RunFile,
     SmartReadings,
     TraceNote,
-    sealed,
+    seal,
 )
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.signals import INTERRUPTED
@@ -507,7 +507,7 @@ def write_down(
     content = msgspec.structs.replace(
         content, checkpoints=results.checkpoints(measured.summary.wall_ns)
     )
-    write_json(output / RUN_FILE, sealed(content))
+    write_json(output / RUN_FILE, seal(content))
     return FinishedRun(content, measured.error)
 
 

@@ -15,7 +15,6 @@ from kvreplay.plan.replay_config import Criteria
 from kvreplay.result.figures import WARNING
 from kvreplay.result.summarize import repeated, replayed_part
 from kvreplay.run.replay import FinishedRun
-from kvtrace.core.document.chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.document.document import (
     TIME_COLUMNS,
     Chapter,
@@ -26,6 +25,7 @@ from kvtrace.core.document.document import (
     Unit,
     table_of,
 )
+from kvtrace.core.document.run_chapters import checkpoint_sentence, checkpoint_tables, ranks_tables
 from kvtrace.core.run.figures import Distribution, Figures, Mlperf, RequestFigures, Summary
 from kvtrace.core.run.run_file import RanksNote, RunFile, Verification
 from kvtrace.core.units import counted, format_bytes, format_count, format_duration, percent

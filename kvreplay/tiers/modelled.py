@@ -29,7 +29,7 @@ from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.run.figures import Distribution
-from kvtrace.core.run.run_file import sealed
+from kvtrace.core.run.run_file import seal
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
@@ -258,7 +258,7 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     held_out: DriveError | None
     """Null if there are too few cells."""
     sha256: str | None = None
-    """Checksum of all other fields, as `sealed` computes it."""
+    """Checksum of all other fields, as `seal` computes it."""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -268,7 +268,7 @@ class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         """
         misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
         drive = read_json(path, cls, misfit=misfit)
-        if drive.sha256 != sealed(drive).sha256:
+        if drive.sha256 != seal(drive).sha256:
             raise TraceError("damaged: its content is not what was written", path=path)
         for op in _OPS:
             if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):

@@ -12,7 +12,7 @@ import kvtrace
 from kvtrace.commands.options import AsJson, RequestFile, TargetHit, TargetTtft
 from kvtrace.core import units
 from kvtrace.core.app import Plot, command_line, emit_json, log, option, progress
-from kvtrace.core.document.page import check_drawing, write_drawing
+from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.studies import gen_options

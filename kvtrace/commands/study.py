@@ -11,7 +11,7 @@ import typer
 import kvtrace
 from kvtrace.commands.options import AsJson, TargetHit, TargetTtft
 from kvtrace.core.app import command_line, emit_json, log, option, progress
-from kvtrace.core.document.page import check_drawing, write_drawing
+from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ProbeUnavailable
 from kvtrace.studies import gen_options

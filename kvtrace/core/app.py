@@ -1,6 +1,6 @@
-"""What the command lines of the three programs share.
+"""The shared part of the command lines of the three programs.
 
-Groups of options, errors in one line, JSON, progress.
+It has groups of options, help in sections, errors in one line, JSON output and progress bars.
 """
 
 from __future__ import annotations
@@ -37,35 +37,40 @@ T = TypeVar("T")
 # typer's root of usage errors has no public name, and not the same place in all versions.
 UsageError = cast(
     "type[typer.BadParameter]",
-    next(c for c in typer.BadParameter.__mro__ if c.__name__ == "UsageError"),
+    next(base for base in typer.BadParameter.__mro__ if base.__name__ == "UsageError"),
 )
-"""What the command line refuses."""
-_GARBAGE_OBJECTS = 100_000
-_LONGEST_WORD = 200
-_READERS = ("duckdb", "_duckdb", "pyarrow", "polars")
-_INTERRUPTED = "Query interrupted"
-"""What DuckDB makes of a signal that comes while it works."""
+"""An error in the command line, such as an unknown option."""
+_GARBAGE_COLLECTION_OBJECTS = 100_000
+"""New objects after which Python looks for garbage.
+
+Its own threshold is 700, and costs 0.1 s or more while a command starts.
+"""
+_MAX_WORD_LENGTH = 200
+"""Characters of a word that an error message shows."""
+_READER_LIBRARIES = ("duckdb", "_duckdb", "pyarrow", "polars")
+"""Libraries whose errors mean that an input file is damaged."""
+_DUCKDB_INTERRUPTED = "Query interrupted"
+"""DuckDB's message when a signal interrupts a query."""
 _NO_MEMORY = "out of memory: the machine, or a limit on this process (ulimit -v), has too little"
 _NO_THREAD = "can't start new thread"
-_TOO_LITTLE = (
-    "failed to map segment",
-    "not enough memory",
-)  # the loader of libraries, and zstd through Arrow
+_NO_MEMORY_MESSAGES = ("failed to map segment", "not enough memory")
+"""Messages of the loader of libraries, and of zstd through Arrow, for a lack of memory."""
 PROGRAM: ContextVar[str] = ContextVar("program", default="kvtrace")
-"""Which of the three runs."""
+"""Name of the program that runs: kvtrace, kvreplay or kvdistill."""
 NOTED: ContextVar[list[str]] = ContextVar("noted", default=[])  # noqa: B039 - never changed
-"""The signals that `noted_signals` has caught, for what waits in the main thread."""
+"""Names of the signals that `noted_signals` has caught, for code that waits in the main thread."""
 QUIET: ContextVar[bool] = ContextVar("quiet", default=False)
-"""Set by --quiet, which every command takes: of stderr, errors alone."""
+"""Whether stderr shows errors alone; set by --quiet, which every command takes."""
 
 
 Force = Annotated[
     bool,
     typer.Option("--force", help="Overwrite existing output: a file, or the content of a folder."),
 ]
-"""Of a command whose output is a folder.
+"""The option --force of a command that writes a folder.
 
-Who marks a file's option `writable` has --force, and need not look at it.
+A command with a parameter that is marked `writable` gets --force from `Command`, which also checks
+it.
 """
 Plot = Annotated[
     Path | None,
@@ -92,7 +97,8 @@ SECTIONS = {
     "Limits": "from to busiest whole max-duration warmup on-error pause capacity stall-timeout",
     "Target": (
         "target destroy-data overwrite-signature discard precondition keep space huge-pages"
-        " fio-version endpoint s3-client balance retries request-timeout log-version bucket host hosts"
+        " fio-version endpoint s3-client balance retries request-timeout log-version bucket host"
+        " hosts"
     ),
     "Data": "dedup-ratio compress-ratio",
     "Checks": (
@@ -103,7 +109,7 @@ SECTIONS = {
     "Training": "ranks every mtbf",
     "Output": "requests-out drive-size endurance plot csv markdown force metrics",
 }
-"""Of a command with many options, the section of each that `--help` leaves to `--help-all`."""
+"""The options that only `--help-all` shows, by section, for commands with many options."""
 METAVARS = {
     "DURATION": (
         "duration ttl scale-shift idle-cap jitter day every mtbf from to busiest max-duration"
@@ -120,7 +126,7 @@ METAVARS = {
     ),
     "HOST:PORT": "host metrics",
 }
-"""What stands for an option's value in help, where its type does not tell."""
+"""The placeholder of an option's value in help, if its type does not determine it."""
 RENAMED = {
     "--max-requests": "--limit",
     "--runtime": "--duration",
@@ -130,7 +136,7 @@ RENAMED = {
     "--deal": "--partition",
     "--dir": "--tier nvme=",
 }
-"""Former names of options, where a command has the new one."""
+"""Former names of options; the error for one names the new option if the command has it."""
 _SECTION_OF = {
     f"--{name}": section for section, names in SECTIONS.items() for name in names.split()
 }
@@ -139,69 +145,90 @@ _METAVAR_OF = {
 }
 _METAVAR_OF_TYPE = {int: "N", float: "X", Path: "PATH"}
 _MANY_OPTIONS = 12
-_ALL, _QUIET, _FORCE = "--help-all", "--quiet", "--force"
+_HELP_ALL, _QUIET, _FORCE = "--help-all", "--quiet", "--force"
 
 
 class Command(TyperCommand):
-    """A command whose `--help` lists the common options, and `--help-all` the others, too, by what
-    they are about.
+    """A command that lists its common options for `--help`, and all of them for `--help-all`.
 
-    A file that a parameter which is `writable` names is not written over without --force.
+    If a parameter is marked `writable`, the file that it names is overwritten only with --force.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
-        """Name each option's value by what one writes there."""
+        """Set the placeholder of each option's value, and add --force if a file is written."""
         super().__init__(*args, **settings)
         for parameter in self.params:
             if isinstance(parameter, TyperOption) and not parameter.is_flag:
-                of_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation)
-                named = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
-                parameter.metavar = parameter.metavar or of_type or next(named, "TEXT")
-        ours = [p for p in self.params if isinstance(p, TyperOption | TyperArgument)]
-        self._written = [p for p in ours if p.type_descriptor.parameter_info.writable]
-        if self._written and all(_FORCE not in parameter.opts for parameter in self.params):
+                by_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation)
+                by_name = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
+                parameter.metavar = parameter.metavar or by_type or next(by_name, "TEXT")
+        self._output_parameters = [
+            parameter
+            for parameter in self.params
+            if isinstance(parameter, TyperOption | TyperArgument)
+            and parameter.type_descriptor.parameter_info.writable
+        ]
+        has_force = any(_FORCE in parameter.opts for parameter in self.params)
+        if self._output_parameters and not has_force:
             (force,) = command_of(_force, "").params
             force.expose_value = False
             self.params.append(force)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Take what every command takes.
+        """Parse `args`; also `--quiet` and `--help-all`, which every command takes.
 
-        `--quiet`, and `--help-all` for `--help` with all options.
+        UsageError for a former name of an option, or for an option that is given twice. DeviceError
+        if an output exists and --force is not given. Return the arguments that no parameter took.
         """
-        ours = args[: args.index("--")] if "--" in args else args
-        known = {name for parameter in self.params for name in parameter.opts}
-        for name in {arg.partition("=")[0] for arg in ours} & RENAMED.keys() - known:
-            if RENAMED[name].split()[0] in known:
-                raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
-        self._refuse_repeated(ctx, ours)
+        # Arguments after -- belong to a program that the command starts.
+        own_args = args[: args.index("--")] if "--" in args else args
+        self._refuse_renamed(ctx, own_args)
+        self._refuse_repeated(ctx, own_args)
         add_options(
-            {p.name: p.opts[0] for p in self.params if p.opts[0].startswith("--") and p.name}
+            {
+                parameter.name: parameter.opts[0]
+                for parameter in self.params
+                if parameter.name and parameter.opts[0].startswith("--")
+            }
         )
-        ctx.meta[_ALL] = _ALL in ours
-        QUIET.set(
-            _QUIET in ours if ctx.parent else QUIET.get()
-        )  # without a parent, a study asks what `gen` takes
-        left = super().parse_args(
-            ctx, ["--help"] if ctx.meta[_ALL] else [arg for arg in args if arg != _QUIET]
-        )
-        for parameter in [] if ctx.resilient_parsing else self._written:
-            from kvtrace.core.files import check_new
-            from kvtrace.core.tables import SUFFIXES, objects_path
+        ctx.meta[_HELP_ALL] = _HELP_ALL in own_args
+        # Without a parent, a study parses options of `gen`: the study's own --quiet stays.
+        if ctx.parent:
+            QUIET.set(_QUIET in own_args)
+        parsed_args = [arg for arg in args if arg != _QUIET]
+        if ctx.meta[_HELP_ALL]:
+            parsed_args = ["--help"]
+        remaining_args = super().parse_args(ctx, parsed_args)
+        if not ctx.resilient_parsing:
+            self._check_outputs(ctx, is_forced=_FORCE in own_args)
+        return remaining_args
 
-            named = ctx.params[parameter.name] or []
-            how = (
-                f"with {parameter.opts[0]}"
-                if isinstance(parameter, TyperOption)
-                else f"{parameter.metavar}"
-            )
-            for path in named if isinstance(named, list | tuple) else [named]:
-                # A trace's objects table, which would go with it, may be there alone.
-                for each in (path, *([objects_path(path)] if str(path).endswith(SUFFIXES) else [])):
-                    check_new(Path(each), how, is_forced=_FORCE in ours)
-        return left
+    def _check_outputs(self, ctx: typer.Context, *, is_forced: bool) -> None:
+        """Raise DeviceError if a file that the command writes exists, unless `is_forced`."""
+        from kvtrace.core.files import check_new
+        from kvtrace.core.tables import SUFFIXES, objects_path
 
-    def _refuse_repeated(self, ctx: Any, args: Sequence[str]) -> None:
+        for parameter in self._output_parameters:
+            value = ctx.params[parameter.name] or []
+            paths = value if isinstance(value, list | tuple) else [value]
+            name_hint = str(parameter.metavar)
+            if isinstance(parameter, TyperOption):
+                name_hint = f"with {parameter.opts[0]}"
+            for path in paths:
+                check_new(Path(path), name_hint, is_forced=is_forced)
+                if str(path).endswith(SUFFIXES):
+                    # The objects table of a trace is overwritten with it, and may exist alone.
+                    check_new(objects_path(path), name_hint, is_forced=is_forced)
+
+    def _refuse_renamed(self, ctx: typer.Context, args: Sequence[str]) -> None:
+        """Raise UsageError if `args` has the former name of one of the command's options."""
+        option_names = {name for parameter in self.params for name in parameter.opts}
+        arg_names = {arg.partition("=")[0] for arg in args}
+        for name in arg_names & RENAMED.keys() - option_names:
+            if RENAMED[name].split()[0] in option_names:
+                raise UsageError(f"{name} was renamed: use {RENAMED[name]}", ctx=ctx)
+
+    def _refuse_repeated(self, ctx: typer.Context, args: Sequence[str]) -> None:
         """Raise UsageError if an option that takes one value is given twice in `args`.
 
         Click would use the last value alone.
@@ -216,59 +243,63 @@ class Command(TyperCommand):
                     f"{parameter.opts[0]} is given {count} times, but takes one value", ctx=ctx
                 )
 
-    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - what does not fit goes on in the next line
-        """Return the first line of the help, whole."""
+    def get_short_help_str(self, limit: int = 0) -> str:  # noqa: ARG002 - long lines are wrapped
+        """Return the whole first line of the help."""
         return (self.help or "").strip().partition("\n")[0]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments, then the options under their headings."""
-        records = [
-            (parameter, parameter.get_help_record(ctx)) for parameter in self.get_params(ctx)
-        ]
-        arguments = [record for p, record in records if record and p.param_type_name == "argument"]
-        options = [(p, record) for p, record in records if record and p.param_type_name == "option"]
-        sections: dict[str, list[Any]] = {
-            "Arguments": arguments,
-            "Options": [],
-            **{name: [] for name in SECTIONS},
-        }
+        """Write the arguments, then the options under the headings of their sections."""
+        sections: dict[str, list[Any]] = {"Arguments": [], "Options": []}
+        sections |= {name: [] for name in SECTIONS}
+        options = []
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record and parameter.param_type_name == "argument":
+                sections["Arguments"].append(record)
+            elif record and parameter.param_type_name == "option":
+                options.append((parameter, record))
         for parameter, record in options:
-            named = next(
-                (_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF), "Options"
-            )
-            sections[named if len(options) > _MANY_OPTIONS else "Options"].append(record)
+            section = "Options"
+            if len(options) > _MANY_OPTIONS:
+                matches = (_SECTION_OF[name] for name in parameter.opts if name in _SECTION_OF)
+                section = next(matches, "Options")
+            sections[section].append(record)
+        # --help stays last.
         sections["Options"].insert(
             -1, (_QUIET, "Print only errors on stderr: no notes, no progress.")
         )
-        others = [name for name in SECTIONS if sections[name]]
-        if others and not ctx.meta.get(_ALL):
-            more = sum(len(sections.pop(name)) for name in others)
+        folded = [name for name in SECTIONS if sections[name]]
+        if folded and not ctx.meta.get(_HELP_ALL):
+            hidden_options = sum(len(sections.pop(name)) for name in folded)
             sections["Options"].append(
-                (_ALL, f"Also show {more} more options: {', '.join(others).lower()}.")
+                (
+                    _HELP_ALL,
+                    f"Also show {hidden_options} more options: {', '.join(folded).lower()}.",
+                )
             )
-        for name, listed in sections.items():
-            if listed:
+        for name, records in sections.items():
+            if records:
                 with formatter.section(name):
-                    formatter.write_dl(listed)
+                    formatter.write_dl(records)
 
 
 def _force(force: Force = False) -> None:
-    pass
+    """Declare --force alone, so that `Command` can take the option from here."""
 
 
 class Group(TyperGroup):
-    """A group of commands, each imported when it is first asked for."""
+    """A group of commands, each of which is imported when it is first used."""
 
     sources: ClassVar[dict[str, str]] = {}
-    """Of each command's name, its `module:function`."""
+    """The `module:function` of each command, by its name."""
 
     def __init__(self, **settings: Any) -> None:
-        """Name all commands, and load none."""
+        """List all commands without importing them."""
         super().__init__(**settings)
         self.commands: JsonObject = {**dict.fromkeys(self.sources), **self.commands}
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """Return the command of this name; None if there is none."""
+        """Return the command called `cmd_name`; None if there is none."""
         if cmd_name in self.sources and self.commands[cmd_name] is None:
             module, _, function = self.sources[cmd_name].partition(":")
             self.commands[cmd_name] = command_of(getattr(import_module(module), function), cmd_name)
@@ -276,7 +307,7 @@ class Group(TyperGroup):
 
 
 def command_of(function: Callable[..., Any], name: str) -> Any:
-    """Return `function` as a command of this name."""
+    """Return `function` as a command called `name`."""
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.command(name, cls=Command)(takes_groups(function))
     return typer.main.get_command(app)
@@ -285,8 +316,8 @@ def command_of(function: Callable[..., Any], name: str) -> Any:
 def make_app(program: str, summary: str, epilog: str, *commands: str) -> typer.Typer:
     """Return the Typer application of `program`: plain help, shell completion, `--version`.
 
-    Each of `commands` is the `module:function` of one; an underscore behind the function is not of
-    its name.
+    `commands` are the `module:function` of each command. The command has the name of the function,
+    without an underscore at its end.
     """
 
     class Commands(Group):
@@ -330,30 +361,27 @@ def option(
     flags: str = "",
     *,
     parse: Callable[[Any], Any] | None = None,
-    **how: Any,
+    **settings: Any,
 ) -> Any:
-    """Return what stands for the default of a command's parameter, or of a group's field, that is
-    an option.
+    """Declare an option, as the default of a command's parameter or of a group's field.
 
-    `text` is its help, `flags` are its names if it is not called as the parameter; `how` goes to
-    Typer. A default of `...` means that it must be given. A field may have a function `parse`,
-    which takes what is written and returns the value: the option's type is that of the function's
-    parameter, and its help says the default.
+    `text` is its help. `flags` are its names if they do not follow from the parameter's name.
+    `settings` are passed to Typer. A default of `...` makes the option mandatory. A field may have
+    a function `parse` that converts the value on the command line. Then the option has the type of
+    the function's parameter, and its help must state the default.
     """
     return field(
         default=default,
-        metadata={"option": typer.Option(*flags.split(), help=text, **how), "parse": parse},
+        metadata={"option": typer.Option(*flags.split(), help=text, **settings), "parse": parse},
     )
 
 
 def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
-    """Return `command` as Typer takes it.
+    """Return `command` with each parameter that is a dataclass replaced by options.
 
-    An argument of a dataclass stands for the options among that class's fields.
-
-    `--help` lists the fields in the place of the argument, and the command gets one instance. So a
-    group is written once, whichever commands take it, whole or, as `Annotated[ModelArguments,
-    "model"]`, some fields of it:
+    The options are the fields of the dataclass, and the command gets one instance of it. So a group
+    of options is declared once for all commands. `Annotated[ModelArguments, "model"]` takes only
+    the fields that it names::
 
         @dataclass(frozen=True, slots=True)
         class ModelArguments:
@@ -362,59 +390,68 @@ def takes_groups(command: Callable[..., T]) -> Callable[..., T]:
 
         def size(file: TraceFile, as_json: AsJson = False, *, model: ModelArguments) -> None: ...
     """
+    # The dataclass, and the parser of each of its options, by parameter of the command.
     groups: dict[str, tuple[type, dict[str, Callable[[Any], Any] | None]]] = {}
     parameters: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
-        kind, *only = get_args(parameter.annotation) or (parameter.annotation,)
-        if isinstance(parameter.default, Field) or not (
-            isinstance(kind, type) and is_dataclass(kind)
-        ):
-            parameters.append(_said(parameter, parameter.default))
+        annotation, *selected_fields = get_args(parameter.annotation) or (parameter.annotation,)
+        is_group = isinstance(annotation, type) and is_dataclass(annotation)
+        if isinstance(parameter.default, Field) or not is_group:
+            parameters.append(_with_option(parameter, parameter.default))
             continue
-        groups[name] = kind, {}
-        own, known = (
-            inspect.signature(kind, eval_str=True).parameters,
-            {of.name: of for of in fields(kind)},
-        )
-        for of, as_field in own.items():
-            said = _said(as_field, known[of])
-            if hasattr(said.annotation, "__metadata__") and (not only or of in only):
-                groups[name][1][of] = known[of].metadata.get("parse")
-                parameters.append(said)
+        parsers: dict[str, Callable[[Any], Any] | None] = {}
+        fields_by_name = {field.name: field for field in fields(annotation)}
+        field_parameters = inspect.signature(annotation, eval_str=True).parameters
+        for field_name, field_parameter in field_parameters.items():
+            declared = _with_option(field_parameter, fields_by_name[field_name])
+            is_option = hasattr(declared.annotation, "__metadata__")
+            if is_option and (not selected_fields or field_name in selected_fields):
+                parsers[field_name] = fields_by_name[field_name].metadata.get("parse")
+                parameters.append(declared)
+        groups[name] = annotation, parsers
 
     @wraps(command)
     def run_command(**values: Any) -> T:
-        for name, (kind, parsers) in groups.items():
-            given = [(field, values.pop(field), parse) for field, parse in parsers.items()]
-            own = {
-                f: parse(value) if parse else value
-                for f, value, parse in given
-                if value is not None or not parse
-            }
-            values[name] = kind(**own)
+        for name, (group_class, parsers) in groups.items():
+            group_values = {}
+            for field_name, parse in parsers.items():
+                value = values.pop(field_name)
+                if parse is None:
+                    group_values[field_name] = value
+                elif value is not None:
+                    group_values[field_name] = parse(value)
+            values[name] = group_class(**group_values)
         return command(**values)
 
-    keyword_only = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+    keyword_only = [
+        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters
+    ]
     run_command.__signature__ = inspect.Signature(keyword_only)  # type: ignore[attr-defined]
-    run_command.__annotations__ = {p.name: p.annotation for p in keyword_only}
+    run_command.__annotations__ = {
+        parameter.name: parameter.annotation for parameter in keyword_only
+    }
     return run_command
 
 
-def _said(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
-    """Return `parameter` with the option that its `default` stands for, if it is one."""
+def _with_option(parameter: inspect.Parameter, default: object) -> inspect.Parameter:
+    """Return `parameter` as the option that `default` declares; unchanged if it declares none."""
     if not isinstance(default, Field) or "option" not in default.metadata:
         return parameter
-    kind, value, parse = parameter.annotation, default.default, default.metadata["parse"]
+    annotation, value = parameter.annotation, default.default
+    parse = default.metadata["parse"]
     if parse is not None:
-        written = next(iter(inspect.signature(parse, eval_str=True).parameters.values())).annotation
-        kind, value = written | None, None
-    return parameter.replace(annotation=Annotated[kind, default.metadata["option"]], default=value)
+        parse_parameters = inspect.signature(parse, eval_str=True).parameters
+        annotation = next(iter(parse_parameters.values())).annotation | None
+        value = None
+    return parameter.replace(
+        annotation=Annotated[annotation, default.metadata["option"]], default=value
+    )
 
 
 def run(app: typer.Typer, program: str) -> NoReturn:
-    """Run `app` and leave with its exit code.
+    """Run `app` and end the process with its exit code.
 
-    Every error a user can cause is one line on stderr.
+    Every error that a user can cause is one line on stderr.
     """
     PROGRAM.set(program)
     with raised_signals(), named_as_options():
@@ -422,8 +459,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 
 def _run(app: typer.Typer, program: str) -> NoReturn:
-    # Python looks for garbage whenever it has made 700 more objects: 0.1 s and more of a start.
-    gc.set_threshold(_GARBAGE_OBJECTS)
+    gc.set_threshold(_GARBAGE_COLLECTION_OBJECTS)
     try:
         code = app(standalone_mode=False, prog_name=program)
     except KvError as error:
@@ -440,57 +476,65 @@ def _run(app: typer.Typer, program: str) -> NoReturn:
         _fail(program, f"{message}{end} See {command} --help.", 2)
     except (KeyboardInterrupt, typer.Abort):
         _fail(program, "interrupted", INTERRUPTED)
-    except SystemExit as left:
-        # typer and rich leave with 1 where the reader of our stdout left, as `| head` does.
-        sys.exit(0 if isinstance(left.__context__, BrokenPipeError) else left.code)
-    except Exception as error:  # noqa: BLE001 - what is neither the system's nor a file's is raised again
+    except SystemExit as system_exit:
+        # typer and rich exit with 1 if the reader of our stdout ended first, as `| head` does.
+        is_broken_pipe = isinstance(system_exit.__context__, BrokenPipeError)
+        sys.exit(0 if is_broken_pipe else system_exit.code)
+    except Exception as error:  # noqa: BLE001 - faults of our own are raised again
         _fail_by_system(program, error)
     if code == INTERRUPTED:
-        # typer makes this of a KeyboardInterrupt.
+        # typer turns a KeyboardInterrupt into this code.
         _fail(program, "interrupted", INTERRUPTED)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _fail_by_system(program: str, error: Exception) -> NoReturn:
-    """Leave for a fault of the system's, or of a file as a library finds it.
+    """End with one line for a lack of memory, an error of the system, or a damaged input.
 
-    Raise `error` again if it is ours.
+    Raise `error` again if it is none of these, for it is a fault in our code.
     """
     if was_interrupted():
         _fail(program, "interrupted", INTERRUPTED)
-    is_out = isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM
-    if is_out or any(words in str(error) for words in _TOO_LITTLE):
+    is_memory_error = (
+        isinstance(error, MemoryError)
+        or getattr(error, "errno", None) == errno.ENOMEM
+        or any(message in str(error) for message in _NO_MEMORY_MESSAGES)
+    )
+    if is_memory_error:
         _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(program, f"{where}{error.strerror or error}", DeviceError.exit_code)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
         _fail(program, f"{_NO_MEMORY} to start a thread", OutOfMemory.exit_code)
-    if _INTERRUPTED in str(error):
+    if _DUCKDB_INTERRUPTED in str(error):
         _fail(program, "interrupted", INTERRUPTED)
-    # Arrow's own errors of a damaged file are an OSError without a number.
-    if isinstance(error, OSError) or type(error).__module__.split(".")[0] in _READERS:
-        files = [name for name in sys.argv[1:] if os.path.exists(name)]  # noqa: PTH110 - a name may be no path at all
-        said = (str(error).strip() or type(error).__name__).splitlines()[0]
-        _fail(
-            program, f"{', '.join(files) or 'input'}: cannot be read: {said}", TraceError.exit_code
-        )
+    # Arrow raises an OSError without a number for a damaged file.
+    library = type(error).__module__.split(".")[0]
+    if isinstance(error, OSError) or library in _READER_LIBRARIES:
+        # os.path, because Path.exists raises an error for an argument that cannot be a path.
+        files = [arg for arg in sys.argv[1:] if os.path.exists(arg)]  # noqa: PTH110
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        message = f"{', '.join(files) or 'input'}: cannot be read: {reason}"
+        _fail(program, message, TraceError.exit_code)
     raise error
 
 
 def leave_at_once(code: int) -> NoReturn:
-    """End the process without the interpreter's own end, in which a library might wait for others
-    that are gone.
+    """End the process without Python's own shutdown.
+
+    During the shutdown a library, such as MPI, might wait for processes that have ended.
     """
     sys.stdout.flush()
     os._exit(code)
 
 
 def _fail(program: str, message: str, code: int) -> NoReturn:
-    words = (
-        word if len(word) <= _LONGEST_WORD else f"{word[:_LONGEST_WORD]}…"
+    """Print `message` as one line on stderr and exit with `code`."""
+    words = [
+        word if len(word) <= _MAX_WORD_LENGTH else f"{word[:_MAX_WORD_LENGTH]}…"
         for word in message.split()
-    )
+    ]
     typer.echo(f"{program}: error: {printable(' '.join(words))}", err=True)
     sys.exit(code)
 
@@ -504,8 +548,9 @@ def emit_json(value: object) -> None:
     """Print `value` as indented JSON on stdout; `value` may hold msgspec structs."""
     import msgspec
 
-    # Within JSON such characters stand in strings alone, where their codes mean the same.
-    typer.echo(printable(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()))
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+    # Unprintable characters occur only in JSON strings, where their escape means the same.
+    typer.echo(printable(text))
 
 
 def log(message: str) -> None:
@@ -516,12 +561,12 @@ def log(message: str) -> None:
 
 @contextmanager
 def progress(label: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """Yield a function that takes the amount done so far.
+    """Show a progress bar on stderr, if it is a terminal and --quiet is not set.
 
-    Shows a bar on stderr, if a terminal and not --quiet.
+    Yield a function that takes the amount completed so far; `total` is the amount at the end.
     """
     if QUIET.get() or not sys.stderr.isatty():
-        yield lambda _done: None
+        yield lambda _completed: None
         return
     from rich import progress as bars
     from rich.console import Console
@@ -536,16 +581,15 @@ def progress(label: str, total: float | None = None) -> Iterator[Callable[[float
     ]
     with bars.Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
-        yield lambda done: bar.update(task, completed=done)
+        yield lambda completed: bar.update(task, completed=completed)
 
 
 @contextmanager
 def noted_signals() -> Iterator[Callable[[], str | None]]:
-    """Yield a function that names the signal that asked to stop, if one did.
+    """Catch the signals that ask the process to stop, such as SIGINT, within the block.
 
-    Meanwhile neither ends the process.
-
-    Outside the main thread, which alone receives signals, there never is one.
+    Yield a function that returns the name of the first signal caught, or None. Outside the main
+    thread, which alone receives signals, it always returns None.
     """
     caught: list[str] = []
     NOTED.set(caught)

@@ -1,15 +1,15 @@
-"""The errors a user can meet, each with the exit code of its class.
+"""The errors that a user can cause, each with the exit code of its class.
 
     KvError
-    ├── ConfigError        2  an option, preset, model, tier or unit that we cannot take
-    ├── TraceError         3  an input file that is not what it should be (path, row, column)
-    ├── DeviceError        4  a target, filesystem or output that refuses, or is unsafe
-    ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to get it
-    ├── FailedOperations   6  a replay that went on to its end (--on-error continue) although operations failed
+    ├── ConfigError        2  an invalid option, preset, model, tier or unit
+    ├── TraceError         3  an invalid input file (path, row, column)
+    ├── DeviceError        4  a target, filesystem or output that fails or is unsafe to use
+    ├── ProbeUnavailable   5  an optional part that this machine lacks, and how to install it
+    ├── FailedOperations   6  a replay that ended (--on-error continue) although operations failed
     ├── OutOfMemory        7  too little memory, on the machine or by a limit on the process
-    └── RankLost           8  a rank of a run with --mpi that died or fell silent; what was measured is kept
+    └── RankLost           8  a rank of a run with --mpi that ended or stopped answering
 
-`app.run` catches them once and prints one line. `ValueError` stays for programmers' mistakes.
+`app.run` catches all of them and prints one line. `ValueError` is for mistakes of programmers.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class KvError(Exception):
-    """A mistake or refusal that one line can explain to the user."""
+    """A mistake of the user or a failure of the machine, explained in one line."""
 
     exit_code = 1
 
 
 class ConfigError(KvError):
-    """A value on the command line or in a configuration file that cannot be used."""
+    """An invalid value on the command line or in a configuration file."""
 
     exit_code = 2
 
 
 class TraceError(KvError):
-    """A fault in an input file, with the place it stands at."""
+    """A fault in an input file, with its position."""
 
     exit_code = 3
 
@@ -46,51 +46,52 @@ class TraceError(KvError):
         row: int | None = None,
         column: str | None = None,
     ) -> None:
-        """Place `message` at `path`, `row` (0-based data row, or 1-based line for text) and
-        `column`.
+        """Describe the fault in `message`, and its position in the other arguments.
+
+        `row` is the data row from 0, or, in a text file, the line from 1.
         """
         self.message, self.path, self.row, self.column = message, path, row, column
-        place = [str(path)] if path is not None else []
+        position = [str(path)] if path is not None else []
         if row is not None:
-            place.append(f"row {row}")
+            position.append(f"row {row}")
         if column is not None:
-            place.append(f"column {column}")
-        super().__init__(f"{', '.join(place)}: {message}" if place else message)
+            position.append(f"column {column}")
+        super().__init__(f"{', '.join(position)}: {message}" if position else message)
 
     def in_file(self, path: Path) -> TraceError:
-        """Return the same error, in another file: the one that the user named."""
+        """Return this error with another path, such as that of the file that the user named."""
         return TraceError(self.message, path=path, row=self.row, column=self.column)
 
 
 class DeviceError(KvError):
-    """A device, directory or output file that cannot be used, or must not be."""
+    """A device, directory or output file that cannot be used, or must not be used."""
 
     exit_code = 4
 
 
-class OutOfMemory(KvError):  # noqa: N818 - as a MemoryError, which it foresees
-    """There is too little memory to go on, or to begin."""
+class OutOfMemory(KvError):  # noqa: N818 - named for the state, as MemoryError is
+    """There is too little memory to start or to continue."""
 
     exit_code = 7
 
 
-class ProbeUnavailable(KvError):  # noqa: N818 - it says what is so, and nothing has gone wrong
-    """An optional part that is missing here; the message says what mends it."""
+class ProbeUnavailable(KvError):  # noqa: N818 - named for the state: nothing has failed
+    """An optional part is missing on this machine; the message says how to install it."""
 
     exit_code = 5
 
 
-class FailedOperations(KvError):  # noqa: N818 - it names a result, which is kept
-    """A replay reached its end, but operations failed or read corrupt blocks.
+class FailedOperations(KvError):  # noqa: N818 - named for the result, which is saved
+    """A replay reached its end, but some operations failed or read corrupt blocks.
 
-    Its figures are of the others.
+    The figures of the replay exclude these operations.
     """
 
     exit_code = 6
 
 
-class RankLost(KvError):  # noqa: N818 - it says what became of a rank
-    """A rank of a run of several died or fell silent; what was measured is kept."""
+class RankLost(KvError):  # noqa: N818 - named for the event
+    """A rank of a run of several ended or stopped answering; its measurements so far are saved."""
 
     exit_code = 8
 
@@ -102,22 +103,22 @@ def how_to_add(extra: str) -> str:
 
 def need_file(path: Path, advice: str = "") -> None:
     """Raise TraceError, with `advice`, unless `path` is a regular file."""
-    if not path.is_file():
-        raise TraceError(
-            ("not a regular file" if path.exists() else "no such file") + advice, path=path
-        )
+    if path.is_file():
+        return
+    problem = "not a regular file" if path.exists() else "no such file"
+    raise TraceError(f"{problem}{advice}", path=path)
 
 
 def refuse(
-    is_wrong: Array, text: str, *values: Array, path: object, column: str, first_row: int = 0
+    is_wrong: Array, template: str, *values: Array, path: object, column: str, first_row: int = 0
 ) -> None:
-    """Raise TraceError at the first row that `is_wrong`, a boolean array from row `first_row` of
-    `path` on.
+    """Raise TraceError at the first row for which `is_wrong` is true; return if there is none.
 
-    `text` says why, with a place for what each of `values` has there.
+    `is_wrong` is a boolean array, and its first element stands for row `first_row` of `path`.
+    `template` is the message; its fields {} are filled from that row of each array in `values`.
     """
-    if is_wrong.any():
-        at = int(is_wrong.argmax())
-        raise TraceError(
-            text.format(*(of[at] for of in values)), path=path, row=first_row + at, column=column
-        )
+    if not is_wrong.any():
+        return
+    index = int(is_wrong.argmax())
+    message = template.format(*(array[index] for array in values))
+    raise TraceError(message, path=path, row=first_row + index, column=column)

@@ -1,8 +1,6 @@
-"""JSON that others may have written, decoded with one line for whatever is wrong with it.
+"""JSON input with one-line errors, outputs that appear only when complete, and available memory.
 
-Outputs; memory that is left.
-
-Outputs are written under a temporary name beside their final one, and renamed when whole.
+An output is written under a temporary name beside its final name, and renamed when it is complete.
 """
 
 from __future__ import annotations
@@ -33,31 +31,30 @@ def decode_json(
     row: int | None = None,
     misfit: str = "{}",
 ) -> T:
-    """Return the JSON in `data` (bytes) as a `kind`.
+    """Return the JSON in `data` as a `kind`.
 
-    TraceError if it is no JSON, no UTF-8, nested too deeply, or no `kind`; it names `path`, `row`
-    and the field, and `misfit` says more, around what is wrong.
+    TraceError if it is not JSON, not UTF-8, nested too deeply, or not a `kind`. The error names
+    `path`, `row` and the field; `misfit` is a format for its message.
     """
+    decoder = kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)
     try:
-        return (
-            kind if isinstance(kind, msgspec.json.Decoder) else msgspec.json.Decoder(kind)
-        ).decode(data)
+        return decoder.decode(data)
     except msgspec.ValidationError as error:
         message, field = place_of(error)
         raise TraceError(misfit.format(message), path=path, row=row, column=field) from None
     except UnicodeDecodeError as error:
-        why = f"its text is not UTF-8 ({error.reason})"
+        reason = f"its text is not UTF-8 ({error.reason})"
     except RecursionError:
-        why = "nested too deeply"
+        reason = "nested too deeply"
     except msgspec.DecodeError as error:
-        why = str(error)
-    raise TraceError(misfit.format(f"not JSON: {why}"), path=path, row=row)
+        reason = str(error)
+    raise TraceError(misfit.format(f"not JSON: {reason}"), path=path, row=row)
 
 
 def place_of(error: msgspec.ValidationError) -> tuple[str, str | None]:
-    """Return the message of a msgspec error and the field it is about.
+    """Return the message of a msgspec error and the field that it concerns.
 
-    "... - at `$.hash_ids[0]`" is about hash_ids.
+    "... - at `$.hash_ids[0]`" concerns hash_ids.
     """
     message, _, place = str(error).partition(" - at `$")
     names = [
@@ -89,7 +86,7 @@ def find_json(path: Path, kind: type[T], *, misfit: str = "{}") -> T | None:
 
 
 def at(value: Any, *names: str) -> Any:
-    """Return the value at the path `names` in nested objects, of JSON or ours.
+    """Return the value at the path `names` in nested objects, which are JSON or structs.
 
     Null if there is none.
     """
@@ -99,9 +96,9 @@ def at(value: Any, *names: str) -> Any:
 
 
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
-    """Raise DeviceError if there is a file at `path` unless `is_forced`.
+    """Raise DeviceError if there is a file at `path`, unless `is_forced`.
 
-    It says `how` another is named.
+    The error says `how` to name another file.
     """
     if path.is_file() and not is_forced:
         raise DeviceError(
@@ -111,9 +108,10 @@ def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
 
 @contextmanager
 def aside(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it there on success, remove it on any failure.
+    """Yield a temporary path beside `path`; rename it to `path` on success, remove it on any
+    failure.
 
-    DeviceError if the directory is missing, the target is a directory, or the disk refuses.
+    DeviceError if the folder is missing, `path` is a folder, or the disk reports an error.
     """
     path = Path(path)
     if path.is_dir():
@@ -133,13 +131,16 @@ def aside(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path`, aside and renamed."""
+    """Write `text` to `path`, which appears only when complete."""
     with aside(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value`, which may hold msgspec structs, to `path` as indented JSON, aside and renamed."""
+    """Write `value`, which may contain msgspec structs, to `path` as indented JSON.
+
+    The file appears only when complete.
+    """
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
 
 
@@ -152,31 +153,31 @@ def sys_text(path: Path) -> str | None:
 
 
 def available_bytes() -> int | None:
-    """Return the memory that this process can still have, by the kernel, its group's limit and
-    `ulimit -v`, or null.
+    """Return the memory that this process can still allocate; null if unknown.
+
+    It is the least of the kernel's available memory, the room in the limits of its control group
+    (version 2) and of the groups above, and the room in `ulimit -v`.
     """
     lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
-    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    rooms = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
     groups = (sys_text(Path("/proc/self/cgroup")) or "").splitlines()
-    own = Path(
+    own_group = Path(
         "/sys/fs/cgroup", *(line.removeprefix("0::/") for line in groups if line.startswith("0::/"))
     )
-    # Our control group (version 2), and those above it; file cache is given back first.
-    for group in (own, *own.parents):
+    for group in (own_group, *own_group.parents):
         limit, used, stat = (
             sys_text(group / f"memory.{name}") for name in ("max", "current", "stat")
         )
         if limit is not None and used is not None and limit.isdecimal():
+            # The kernel reclaims inactive file cache before it refuses memory.
             cached = [
                 int(line.split()[1])
                 for line in (stat or "").splitlines()
                 if line.startswith("inactive_file ")
             ]
-            found.append(int(limit) - int(used) + sum(cached))
-    address_bytes, taken = (
-        resource.getrlimit(resource.RLIMIT_AS)[0],
-        sys_text(Path("/proc/self/statm")),
-    )
-    if address_bytes not in (resource.RLIM_INFINITY, -1) and taken is not None:
-        found.append(address_bytes - int(taken.split()[0]) * resource.getpagesize())
-    return max(0, min(found)) if found else None
+            rooms.append(int(limit) - int(used) + sum(cached))
+    address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    statm = sys_text(Path("/proc/self/statm"))
+    if address_limit not in (resource.RLIM_INFINITY, -1) and statm is not None:
+        rooms.append(address_limit - int(statm.split()[0]) * resource.getpagesize())
+    return max(0, min(rooms)) if rooms else None

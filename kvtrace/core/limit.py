@@ -1,7 +1,4 @@
-"""A window of a trace.
-
-From when on, and how many rows, how much trace time, or how many bytes moved.
-"""
+"""A window of a trace: where it begins, and after how many rows, time or bytes it ends."""
 
 from __future__ import annotations
 
@@ -19,89 +16,97 @@ if TYPE_CHECKING:
     from kvtrace.core.arrays import Array
 
 
-ALL, STEADIEST = "all", "steady:60s, else all"
-"""Of kvreplay's --window.
-
-The whole trace; and what drives are held against each other on by default.
-"""
-_FORM = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
+ALL = "all"
+"""The value of kvreplay's --window for the whole trace."""
+STEADIEST = "steady:60s, else all"
+"""The default value of --window for commands that compare drives."""
+_QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """Where to begin, and where to stop.
+    """The begin of a window and its bounds; it ends at the first bound reached.
 
-    At the first bound that is reached; a null bound is none.
+    A bound that is null does not limit.
     """
 
     rows: int | None = None
     span_ns: int | None = None
+    """Length in trace time."""
     moved_bytes: int | None = None
+    """Bytes read and written."""
     begin_ns: int = 0
-    """From the first row."""
+    """Begin, counted from the time of the first row."""
     busiest_ns: int | None = None
-    """Instead of a beginning.
+    """Length of the window that moves the most bytes, to be used instead of a begin.
 
-    The window of this length that moves most; whoever reads rows finds it.
+    The code that reads the rows finds the begin.
     """
-    part: str | None = None
-    """The same for a later part of a trace, as kvreplay's --window names it."""
+    window: str | None = None
+    """A window as kvreplay's --window names it; the code that reads the rows finds it, too."""
     node: int | None = None
-    """Of a fleet's trace, rows of this node alone; whoever reads rows leaves the others out."""
+    """The only node of a fleet's trace whose rows are read; null: all."""
 
     def __str__(self) -> str:
         """Describe the limit for provenance; empty if there is none."""
-        parts = [(self.rows, "rows"), (self.span_ns, "ns"), (self.moved_bytes, "bytes")]
-        said = ", ".join(f"{value} {unit}" for value, unit in parts if value is not None)
+        quantities = [(self.rows, "rows"), (self.span_ns, "ns"), (self.moved_bytes, "bytes")]
+        bounds = [f"{value} {unit}" for value, unit in quantities if value is not None]
         if self.busiest_ns is not None:
-            return f"{said}{', ' * bool(said)}the busiest {self.busiest_ns} ns"
+            return ", ".join([*bounds, f"the busiest {self.busiest_ns} ns"])
         if self.begin_ns:
-            return f"{said or 'all'} from {self.begin_ns} ns on"
-        return said
+            return f"{', '.join(bounds) or 'all'} from {self.begin_ns} ns on"
+        return ", ".join(bounds)
 
-    def within(self, other: Limit) -> Limit:
-        """Return the stricter of both limits, bound by bound.
-
-        The window begins where this one does.
-        """
-
-        def least(name: str) -> int | None:
-            both = getattr(self, name), getattr(other, name)
-            return min((bound for bound in both if bound is not None), default=None)
-
+    def within(self, outer: Limit) -> Limit:
+        """Return this limit with each bound no larger than that of `outer`; its begin is kept."""
         return replace(
-            self, rows=least("rows"), span_ns=least("span_ns"), moved_bytes=least("moved_bytes")
+            self,
+            rows=_stricter(self.rows, outer.rows),
+            span_ns=_stricter(self.span_ns, outer.span_ns),
+            moved_bytes=_stricter(self.moved_bytes, outer.moved_bytes),
         )
 
 
-_STEPS = 20
-"""A busiest window begins at a multiple of this part of its length."""
+def _stricter(bound: int | None, outer_bound: int | None) -> int | None:
+    """Return the smaller of two bounds; null does not limit."""
+    if bound is None or outer_bound is None:
+        return outer_bound if bound is None else bound
+    return min(bound, outer_bound)
+
+
+_STEPS_PER_WINDOW = 20
+"""A busiest window begins at a multiple of its length divided by this."""
 
 
 def busiest_begin_ns(moves: Iterable[tuple[Array, Array]], length_ns: int) -> int:
-    """Return when the window of `length_ns` begins that moves most.
+    """Return the begin of the window of `length_ns` that moves the most bytes.
 
-    `moves` are times, from 0, and bytes, as arrays.
+    `moves` are pairs of arrays: the times of operations, from 0, and their bytes. The bytes are
+    counted in steps of time, and each window consists of whole steps.
     """
-    step = max(1, length_ns // _STEPS)
-    moved = np.zeros(0, dtype=np.int64)
+    step_ns = max(1, length_ns // _STEPS_PER_WINDOW)
+    bytes_by_step = np.zeros(0, dtype=np.int64)
     for ts_ns, moved_bytes in moves:
-        found = np.bincount(ts_ns // step, moved_bytes).astype(np.int64)
-        moved = np.pad(moved, (0, max(0, len(found) - len(moved))))
-        moved[: len(found)] += found
-    done = np.concatenate([[0], np.cumsum(moved)])
-    begins = np.arange(max(1, len(moved) - _STEPS + 1))
-    return step * int((done[np.minimum(begins + _STEPS, len(moved))] - done[begins]).argmax())
+        batch_bytes = np.bincount(ts_ns // step_ns, moved_bytes).astype(np.int64)
+        new_steps = max(0, len(batch_bytes) - len(bytes_by_step))
+        bytes_by_step = np.pad(bytes_by_step, (0, new_steps))
+        bytes_by_step[: len(batch_bytes)] += batch_bytes
+    steps = len(bytes_by_step)
+    bytes_before_step = np.concatenate([[0], np.cumsum(bytes_by_step)])
+    begins = np.arange(max(1, steps - _STEPS_PER_WINDOW + 1))
+    ends = np.minimum(begins + _STEPS_PER_WINDOW, steps)
+    bytes_by_window = bytes_before_step[ends] - bytes_before_step[begins]
+    return step_ns * int(bytes_by_window.argmax())
 
 
 def parse_limit(text: str | None) -> Limit:
-    """Return the limit that `text` names.
+    """Return the limit that `text` describes; null has no bounds.
 
-    `10000` or `10000rows`, `30s` of trace time, or `2GiB` moved.
+    `text` is a number of rows (`10000` or `10000rows`), trace time (`30s`) or bytes moved (`2GiB`).
     """
     if text is None:
         return Limit()
-    match = _FORM.fullmatch(text)
+    match = _QUANTITY.fullmatch(text)
     if match is None:
         raise ConfigError(
             f"{named('limit', repr(text))}: write rows (10000), trace time (30s) or bytes (2GiB)"
@@ -116,7 +121,8 @@ def parse_limit(text: str | None) -> Limit:
         limit = Limit(rows=int(number))
     elif unit == "m":
         raise ConfigError(
-            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or {number}MiB"
+            f"{named('limit', repr(text))} could be minutes or MiB; write {number}min or"
+            f" {number}MiB"
         )
     elif unit in DURATIONS_NS:
         limit = Limit(span_ns=parse_duration_ns(text))

@@ -1,4 +1,4 @@
-"""The provenance that every output carries: versions, argv, seed, configuration, tiers, counts."""
+"""The provenance in every output: versions, argv, seed, configuration, tiers, counts."""
 
 from __future__ import annotations
 
@@ -25,21 +25,20 @@ if TYPE_CHECKING:
 _MOST_TIERS = 127
 _LONGEST_NAME = 255
 _ATTENTION = ("pair_fs", "window_tokens", "is_aligned")
-"""Of the C struct Attention, in its order."""
+"""The fields of the C struct Attention, in its order."""
 _OUTPUT_OPTIONS = ("-o", "--output", "--requests-out")
 _BARE_OUTPUT_OPTIONS = ("--json", "--force", "--quiet")
 
 
 class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tier of the hierarchy, fastest first; `capacity_bytes` is null if it has no bound."""
+    """One tier of the hierarchy. `capacity_bytes` is null if the tier has no bound."""
 
     name: str
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    """In a fleet, of each instance of it."""
+    """In a fleet, the capacity of each instance."""
     instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
-    """How many nodes of a fleet, in order, share one instance of it.
-
-    Absent where there is but one.
+    """Number of consecutive nodes of a fleet that share one instance. Absent if there is only one
+    instance.
     """
 
 
@@ -52,7 +51,7 @@ class _TierStats(msgspec.Struct):
 
 
 class _Stats(msgspec.Struct):
-    """What a simulation counted, so far as others look at it."""
+    """The counters of a simulation that other modules read."""
 
     lookups: Count | None = None
     tiers: list[_TierStats] | None = None
@@ -71,9 +70,10 @@ class _Model(msgspec.Struct):
     bytes_per_token: float | None = None
 
 
-class _Known(msgspec.Struct):
-    """The fields of the free parts of a Metadata that are looked at, with the types that they must
-    have.
+class _CheckedFields(msgspec.Struct):
+    """The fields in the free parts of a Metadata that have checked types.
+
+    They are checked because other modules read them.
     """
 
     stats: _Stats | None = None
@@ -82,15 +82,16 @@ class _Known(msgspec.Struct):
 
 
 class Metadata(msgspec.Struct, frozen=True, kw_only=True):
-    """The provenance of one table; fields that do not apply are null."""
+    """The provenance of one table. Fields that do not apply are null."""
 
     table: str
     schema_version: int = 1
-    """Set as the file is made: the lowest that has its columns."""
+    """The lowest version that has the file's columns. It is set when the file is created."""
     program: str
     version: str = "unknown"
     argv: list[str]
-    """The command, without its output options, so that one command gives the same bytes anywhere.
+    """The command without its output options, so that the same command gives the same bytes with
+    any output path.
     """
     seed: int | None = None
     preset: str | None = None
@@ -99,11 +100,11 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     model: JsonObject | None = None
     tiers: list[TierFacts] = []
     source: JsonObject | None = None
-    """Where requests came from: kind, file name, its SHA-256, block_tokens, counts."""
+    """The source of the requests: kind, file name, its SHA-256, block_tokens, counts."""
     notes: list[str] = []
-    """What is assumed, approximated, or absent in the source."""
+    """Assumptions, approximations, and facts that the source lacks."""
     stats: JsonObject | None = None
-    """Counters of the simulation or the run; null where there was none."""
+    """Counters of the simulation or the run; null without either."""
     clock_unit: str = "ns"
     is_simulated: bool = False
     rows: Count | None = None
@@ -111,7 +112,7 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def model_name(self) -> str | None:
-        """The model's name; null if it has none, or something else stands there."""
+        """The model's name; null if it has none, or if it is not a text."""
         name = (self.model or {}).get("name")
         return name if isinstance(name, str) else None
 
@@ -123,36 +124,33 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def events(self) -> IncidentStats | None:
-        """Counters around the incidents that the user asked for; None without any."""
+        """Counters around the user's incidents; None without any."""
         counters = (self.stats or {}).get("incidents")
         return None if counters is None else msgspec.convert(counters, IncidentStats)
 
     @property
     def hit_ratio(self) -> float | None:
-        """The share of look-ups that any tier answered, as a simulation counted them.
-
-        Null if it does not say.
-        """
-        hits, lookups = (
-            total([tier.get("hits") for tier in at(self.stats, "tiers") or ()]),
-            at(self.stats, "lookups"),
-        )
+        """The share of lookups that hit in any tier of a simulation; null if it is unknown."""
+        hits = total([tier.get("hits") for tier in at(self.stats, "tiers") or ()])
+        lookups = at(self.stats, "lookups")
         return hits / lookups if lookups and hits is not None else None
 
     def instances(self, tier: TierFacts) -> int:
-        """Return how many there are of `tier`."""
+        """Return the number of instances of `tier`."""
         if self.fleet is None or tier.instance_nodes is msgspec.UNSET:
             return 1
+        # The quotient, rounded up: the last instance may have fewer nodes.
         return -(-self.fleet.nodes // tier.instance_nodes)
 
     def __post_init__(self) -> None:
-        """Refuse what others could not work with, wherever it is read.
+        """Refuse values that other modules cannot use, in every table that is read.
 
-        A ValueError, or msgspec's own.
-
-        The free parts need not hold what a reader looks for, but if they do it has its type.
+        The error is a ValueError, or msgspec's own. The free parts may lack the fields that other
+        modules read, but fields that they have must have the right types.
         """
-        msgspec.convert({"stats": self.stats, "source": self.source, "model": self.model}, _Known)
+        msgspec.convert(
+            {"stats": self.stats, "source": self.source, "model": self.model}, _CheckedFields
+        )
         if len(self.tiers) > _MOST_TIERS:
             raise ValueError(f"{len(self.tiers)} tiers; {_MOST_TIERS} are the most")
         names = (
@@ -171,80 +169,81 @@ def describe(
     table: Table, program: str, argv: list[str], config: JsonObject, **fields: Any
 ) -> Metadata:
     """Return the metadata of a new `table` that `program` writes under `config`."""
-    about: JsonObject = {"table": table.name, "program": program, "version": __version__}
     return Metadata(
-        **about, argv=without_outputs(argv), config=config, config_sha256=sha256(config), **fields
+        table=table.name,
+        program=program,
+        version=__version__,
+        argv=without_outputs(argv),
+        config=config,
+        config_sha256=sha256(config),
+        **fields,
     )
 
 
 def without_outputs(argv: list[str]) -> list[str]:
-    """Return `argv` without the options that only say where output goes, and how it is shown."""
-    kept, skip = [], False
+    """Return `argv` without the options that affect only the output's place and display."""
+    arguments = []
+    is_option_value = False
     for argument in argv:
         name = argument.split("=", 1)[0]
-        if skip:
-            skip = False
+        # `-o` may be written with its value, as in -oout.parquet.
+        is_short_output = argument.startswith("-o") and not argument.startswith("--")
+        if is_option_value:
+            is_option_value = False
         elif name in _OUTPUT_OPTIONS:
-            skip = "=" not in argument
-        elif argument not in _BARE_OUTPUT_OPTIONS and (
-            argument.startswith("--") or not argument.startswith("-o")
-        ):
-            kept.append(argument)
-    return kept
+            is_option_value = "=" not in argument
+        elif argument not in _BARE_OUTPUT_OPTIONS and not is_short_output:
+            arguments.append(argument)
+    return arguments
 
 
 def computing_notes(notes: list[str]) -> list[str]:
-    """Return those of a trace's `notes` without which its rates mean nothing.
-
-    How long computing took, and stalls.
-    """
+    """Return the `notes` of a trace that its rates depend on: computing times and stalls."""
     return [note for note in notes if note.startswith(("computing", STALLS))]
 
 
 def first_tokens_ns(knobs: JsonObject, tokens: Sequence[int] | Array) -> Array:
-    """Return int64.
+    """Return the times (int64) to compute the first `tokens` of prompts.
 
-    How long the first so many `tokens` of prompts take to compute, by the knobs of a trace's
-    preset.
-
-    What is computed behind loaded tokens takes the difference of two of these; config.hierarchy has
-    the knobs.
+    `knobs` are those of the trace's preset, in config.hierarchy. Computing tokens after loaded ones
+    takes the difference of two of these times.
     """
     from kvtrace.core.native.library import I8, function
 
     attention = [
-        [int(a[name]) for name in _ATTENTION] for a in knobs.get("prefill_attention") or ()
+        [int(layers[name]) for name in _ATTENTION]
+        for layers in knobs.get("prefill_attention") or ()
     ]
-    found = np.empty(len(tokens), np.int64)
-    function("compute_prefill_times", I8, int, int, I8, int, I8)(
-        *(
-            np.array(attention, np.int64).reshape(-1, 3),
-            len(attention),
-            knobs["prefill_ns_per_token"],
-        ),
-        *(np.ascontiguousarray(tokens, np.int64), len(tokens), found),
+    times_ns = np.empty(len(tokens), np.int64)
+    compute_prefill_times = function("compute_prefill_times", I8, int, int, I8, int, I8)
+    compute_prefill_times(
+        np.array(attention, np.int64).reshape(-1, 3),
+        len(attention),
+        knobs["prefill_ns_per_token"],
+        np.ascontiguousarray(tokens, np.int64),
+        len(tokens),
+        times_ns,
     )
-    return found
+    return times_ns
 
 
 STALLS = "ENGINE WOULD STALL"
-"""So begins the note of requests in which the real engine waits for ever, and the simulation goes
-on.
+"""The start of the note on requests for which the real engine would wait for ever, while the
+simulation continues.
 """
 INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
-"""The note of a trace whose tiers have no model of time.
-
-No modelled time of its requests contains any of storage.
+"""The note of a trace without a time model for its tiers. Modelled request times then exclude
+storage.
 """
 
 
 def stream_notes(notes: list[str], tier: str) -> list[str]:
-    """Return that of a trace's `notes` which says so of `tier`, if there is one."""
+    """Return the `notes` of a trace on the streams of `tier`: one, or none."""
     return [note for note in notes if note.startswith(f"streams: writes to {tier} are ")]
 
 
 def encode(meta: Metadata) -> bytes:
-    """Return `meta` as JSON, in one stable form."""
+    """Return `meta` as JSON in canonical form."""
     return msgspec.json.encode(meta, order="deterministic")
 
 
@@ -253,10 +252,9 @@ class _Names(msgspec.Struct):
 
 
 def study_names(meta: Metadata, path: object) -> dict[str, dict[str, str]]:
-    """Return what stands for the stars in the columns of the study that `meta` describes, as
-    study_table takes it.
+    """Return the names that replace the stars in the columns of a study, as study_table takes them.
 
-    TraceError if it does not say so.
+    TraceError if the metadata `meta` of the study do not have them.
     """
     try:
         knobs = dict[str, str](msgspec.convert(meta.config, _Names).knobs)
@@ -272,13 +270,14 @@ class _Version(msgspec.Struct):
 def decode(data: bytes, path: object) -> Metadata:
     """Return the metadata in `data`.
 
-    TraceError if it is none, or of a schema version we do not know.
+    TraceError if it is not metadata, or has an unknown schema version.
     """
     misfit = "its kvtrace metadata is damaged: {}"
     version = decode_json(data, _Version, path, misfit=misfit).schema_version
     if type(version) is not int or not 1 <= version <= SCHEMA_VERSION:
-        known = (
-            f"but this program reads versions 1 to {SCHEMA_VERSION}; use the kvtrace that wrote it"
+        raise TraceError(
+            f"schema version {version}, but this program reads versions 1 to {SCHEMA_VERSION}; use"
+            " the kvtrace that wrote it",
+            path=path,
         )
-        raise TraceError(f"schema version {version}, {known}", path=path)
     return decode_json(data, Metadata, path, misfit=misfit)

@@ -1,7 +1,7 @@
-"""How messages name a parameter: as Python callers write it, or as the option of a command.
+"""Names of parameters in messages, as in Python code or as options of a command.
 
-The library says `sample=0.5`. While a command runs, the same message says `--sample 0.5`: the
-command line puts its options in place of the parameters (`app.run`, `app.Command`).
+A message of the library says `sample=0.5`. While a command runs, the same message says
+`--sample 0.5`, because the command line registers its options here (`app.run`, `app.Command`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-_LISTED = {
+_FLAGS = {
     "endpoints": "--endpoint",
     "events": "--event",
     "keep_files": "--keep",
@@ -21,11 +21,11 @@ _LISTED = {
     "tensor_parallel": "--tp",
     "tiers": "--tier",
 }
-"""Options that are not called as their parameters, in any command."""
+"""Options whose names do not follow from their parameters, in all commands."""
 
 
 class _Naming:
-    """The names of parameters while a command runs; the library's own names otherwise."""
+    """The state of naming: if a command runs, and the options that it has registered."""
 
     is_command = False
     options: dict[str, str] = {}  # noqa: RUF012 - replaced as a whole, never shared
@@ -43,12 +43,12 @@ def named_as_options() -> Iterator[None]:
 
 
 def add_options(options: Mapping[str, str]) -> None:
-    """Add the options of a command, by the names of its parameters."""
+    """Register the options of a command, by the names of its parameters."""
     _Naming.options = {**_Naming.options, **options}
 
 
 def named(parameter: str, value: object = None) -> str:
-    """Return how a message names `parameter`, with its value if that is given.
+    """Return the name of `parameter` for a message, with its value if that is given.
 
     >>> named("sample"), named("sample", 0.5)
     ('sample', 'sample=0.5')
@@ -58,13 +58,13 @@ def named(parameter: str, value: object = None) -> str:
     """
     if not _Naming.is_command:
         return parameter if value is None else f"{parameter}={value}"
-    usual = _LISTED.get(parameter) or f"--{parameter.replace('_', '-')}"
-    flag = _Naming.options.get(parameter, usual)
+    default_flag = _FLAGS.get(parameter) or f"--{parameter.replace('_', '-')}"
+    flag = _Naming.options.get(parameter, default_flag)
     return flag if value is None else f"{flag} {value}"
 
 
 def entry(parameter: str, key: object, value: object) -> str:
-    """Return how a message names one entry of `parameter`, a mapping.
+    """Return the text for one entry of `parameter`, a mapping, in a message.
 
     >>> entry("tiers", "nvme", "ram")
     "tiers={'nvme': 'ram'}"
@@ -78,7 +78,7 @@ def entry(parameter: str, key: object, value: object) -> str:
 
 
 def setting(text: str) -> str:
-    """Return how a message names the knob that `text` sets as KEY=VALUE.
+    """Return the text for the knob that `text` sets as KEY=VALUE, in a message.
 
     >>> setting("chunk_tokens=64")
     "knobs={'chunk_tokens': '64'}"

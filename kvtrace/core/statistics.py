@@ -1,6 +1,5 @@
-"""Figures that the three programs define alike.
-
-Percentiles, histograms in slots, ratios of trials, wear.
+"""Statistics that the three programs share: percentiles, histograms, ratios of trials, drive
+endurance.
 """
 
 from __future__ import annotations
@@ -26,55 +25,60 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 QUANTILES: Final = {"p50": 5000, "p95": 9500, "p99": 9900, "p99_9": 9990, "p99_99": 9999}
-"""Percentiles in ten-thousandths: in floating point 1 / (1 - 0.9999) is not 10,000."""
+"""Percentiles in ten-thousandths. They are integers because 1 / (1 - 0.9999) is not exactly 10,000
+in floating point.
+"""
 _WHOLE = 10_000
 _Number = TypeVar("_Number", int, float)
 
 
 def total(values: Sequence[_Number | None]) -> _Number | None:
-    """Return the sum of `values`; null if there are none, or one of them is not known."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    """Return the sum of `values`; null if there are none, or one of them is null."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def mean(values: Sequence[float | None]) -> float | None:
-    """Return the mean of `values`; null if there are none, or one of them is not known."""
-    return (
-        None
-        if None in values or not values
-        else fmean(value for value in values if value is not None)
-    )
+    """Return the mean of `values`; null if there are none, or one of them is null."""
+    numbers = [value for value in values if value is not None]
+    return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
-def nearest_rank(count: int, part: int) -> int | None:
-    """Return the rank, from 1, of the percentile `part` (ten-thousandths) of `count` values.
+def nearest_rank(count: int, quantile: int) -> int | None:
+    """Return the rank, from 1, of a `quantile` (in ten-thousandths) of `count` values.
 
-    Null with fewer than 1 / (1 - q) values, which cannot tell it.
+    Null with fewer than 1 / (1 - quantile) values, which are too few for it.
     """
-    return -(-count * part // _WHOLE) if count * (_WHOLE - part) >= _WHOLE else None
+    if count * (_WHOLE - quantile) < _WHOLE:
+        return None
+    # The quotient, rounded up.
+    return -(-count * quantile // _WHOLE)
 
 
 V = TypeVar("V")
 
 
 def at_rank(counted: Sequence[tuple[V, int]], rank: int | None) -> V | None:
-    """Return the value of ascending (value, count) pairs at `rank`, from 1.
+    """Return the value at `rank`, counted from 1, of ascending (value, count) pairs.
 
     Null if the rank is null.
     """
-    done = 0
+    if rank is None:
+        return None
+    cumulative = 0
     for value, count in counted:
-        done += count
-        if rank is not None and done >= rank:
+        cumulative += count
+        if cumulative >= rank:
             return value
     return None
 
 
 def gap_ns(square_gaps: float, span_ns: int) -> int:
-    """Return the mean length of the gap in which a moment of `span_ns` lies.
+    """Return the mean length of the gap that contains a random moment of `span_ns`.
 
-    `square_gaps` are its gaps, squared and added up. The result is the time from one burst to the
-    next, and next to nothing for a steady load: what follows the last due time.
+    `square_gaps` is the sum of the squared gaps between due times. The result is the time between
+    two bursts of a load that comes in bursts, and almost 0 for a steady load. It extends a schedule
+    beyond its last due time.
     """
     return int(square_gaps / span_ns) if span_ns else 0
 
@@ -85,7 +89,7 @@ SLOTS: Final = (64 - _SUB_BITS) << _SUB_BITS
 
 
 class Slot(msgspec.Struct, frozen=True):
-    """The number of values from `low` on and below `below`."""
+    """The number of values in [`low`, `below`)."""
 
     low: int
     below: int
@@ -93,9 +97,9 @@ class Slot(msgspec.Struct, frozen=True):
 
 
 def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the slot of each value; none may be negative."""
-    # frexp's exponent is the number of bits; it rounds up only beyond 2**53, where a slot is 2**49
-    # wide.
+    """Return the slot of each value. No value may be negative."""
+    # frexp's exponent is the number of bits. A float rounds up to the next power of two only beyond
+    # 2**53, where a slot is 2**49 wide.
     bits = np.frexp(values.astype(np.float64))[1].astype(np.int64)
     shift = np.maximum(bits - 1 - _SUB_BITS, 0)
     slots: NDArray[np.int64] = (shift << _SUB_BITS) + (values >> shift)
@@ -103,9 +107,9 @@ def slot_of(values: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def bounds(slot: int, bits: int = _SUB_BITS) -> tuple[int, int]:
-    """Return the bounds of `slot`, of 2^`bits` for each power of two.
+    """Return the first value of `slot`, and the first value beyond it.
 
-    Its first value, and the first one beyond it.
+    Each power of two has 2^`bits` slots.
     """
     if slot < 2 << bits:
         return slot, slot + 1
@@ -114,25 +118,24 @@ def bounds(slot: int, bits: int = _SUB_BITS) -> tuple[int, int]:
 
 
 def to_slots(counts: NDArray[np.int64]) -> list[Slot]:
-    """Return the slots that hold anything, ascending; `counts` has one count a slot."""
-    return [Slot(*bounds(at), count) for at, count in enumerate(counts.tolist()) if count]
+    """Return the slots that contain values, ascending; `counts` has one count per slot."""
+    return [Slot(*bounds(index), count) for index, count in enumerate(counts.tolist()) if count]
 
 
 def count(values: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many of `values` lie in each of the SLOTS slots."""
+    """Return the number of `values` in each of the SLOTS slots."""
     return np.bincount(slot_of(values), minlength=SLOTS)
 
 
 CONFIDENCE: Final = 0.95
 FEWEST_TRIALS: Final = 3
-"""With fewer, an interval says little; with one there is none."""
+"""With fewer trials, an interval says little; one trial has no interval."""
 SMALL: Final = 0.05
-"""A difference that is worth more trials."""
+"""A relative difference for which more trials are worthwhile."""
 _MOST_TRIALS: Final = 1000
 _WIDEST: Final = 600.0
-"""Of an interval's half, in logarithms.
-
-What two trials that have nothing in common give is more than a float holds.
+"""Limit of half the interval, in logarithms. The interval of two unrelated trials would overflow a
+float.
 """
 
 DEFINITION: Final = (
@@ -144,9 +147,9 @@ DEFINITION: Final = (
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """How a figure compares with the same one of the first side.
+    """The ratio of a figure to the same figure of the first side.
 
-    Null where the trials do not tell.
+    A value is null if the trials do not determine it.
     """
 
     value: float | None
@@ -155,55 +158,85 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     high: float | None
     differs: bool | None
     trials_needed: int | None = None
-    """How many a side would make the interval reach SMALL to each side; null beyond 1,000."""
+    """Trials per side at which the interval would extend SMALL to each side; null beyond 1,000."""
 
 
 UNKNOWN = Ratio(value=None, low=None, high=None, differs=None)
 
 
-def ratio(first: Sequence[float | None], other: Sequence[float | None], together: int = 1) -> Ratio:
-    """Return how the trials of `other` compare with those of `first`, a figure a trial, null where
-    it is not known.
+def ratio(
+    first: Sequence[float | None], second: Sequence[float | None], together: int = 1
+) -> Ratio:
+    """Return the ratio of a figure in the `second` trials to the same figure in the `first`.
 
-    The interval holds the ratio, and is so wide that `together` such intervals are all right at
-    CONFIDENCE (Bonferroni). There is none if a side has one trial or a figure that is not above 0.
+    Each side has one value per trial, null where it is unknown. The interval is so wide that
+    `together` such intervals contain all their ratios at CONFIDENCE (Bonferroni). It is null if a
+    side has one trial, or a value of 0 or less.
 
     >>> ratio([100.0, 101.0, 99.0], [120.0, 118.0, 122.0]).value
     1.2
     """
-    a, b = ([value for value in values if value is not None] for values in (first, other))
-    if not a or not b or len(a) < len(first) or len(b) < len(other) or not median(a):
+    first_values = [value for value in first if value is not None]
+    second_values = [value for value in second if value is not None]
+    if not first_values or len(first_values) < len(first) or not median(first_values):
         return UNKNOWN
-    value = median(b) / median(a)
-    if min(len(a), len(b)) == 1 or min(*a, *b) <= 0:
+    if not second_values or len(second_values) < len(second):
+        return UNKNOWN
+    value = median(second_values) / median(first_values)
+    if min(len(first_values), len(second_values)) == 1:
         return Ratio(value=value, low=None, high=None, differs=None)
-    logs = [[math.log(figure) for figure in side] for side in (a, b)]
-    parts = [variance(side) / len(side) for side in logs]
-    reach, centre = 0.0, fmean(logs[1]) - fmean(logs[0])
-    if error := math.sqrt(sum(parts)):
-        # Welch and Satterthwaite: as many degrees of freedom as the side of which less is known
-        # leaves.
-        freedom = sum(parts) ** 2 / sum(
-            part**2 / (len(side) - 1) for part, side in zip(parts, logs, strict=True)
-        )
-        reach = min(_student(freedom, together) * error, _WIDEST)
-    low, high = min(math.exp(centre - reach), value), max(math.exp(centre + reach), value)
-    both = sum(variance(side) for side in logs)
-    reaches = (
-        (n, _student(2 * n - 2, together) * math.sqrt(both / n)) for n in range(2, _MOST_TRIALS + 1)
-    )
-    needed = next((n for n, reach in reaches if reach <= math.log1p(SMALL)), None)
+    if min(*first_values, *second_values) <= 0:
+        return Ratio(value=value, low=None, high=None, differs=None)
+    logs = [[math.log(figure) for figure in side] for side in (first_values, second_values)]
+    centre = fmean(logs[1]) - fmean(logs[0])
+    half_width = _half_width(logs, together)
+    low = min(math.exp(centre - half_width), value)
+    high = max(math.exp(centre + half_width), value)
     return Ratio(
-        value=value, low=low, high=high, differs=not low <= 1 <= high, trials_needed=needed
+        value=value,
+        low=low,
+        high=high,
+        differs=not low <= 1 <= high,
+        trials_needed=_trials_needed(logs, together),
     )
+
+
+def _half_width(logs: Sequence[Sequence[float]], together: int) -> float:
+    """Return half the width of the interval of the difference of two sides' means.
+
+    It is Welch's, with Satterthwaite's degrees of freedom: the side with the larger error counts
+    most.
+    """
+    squared_errors = [variance(side) / len(side) for side in logs]
+    error = math.sqrt(sum(squared_errors))
+    if not error:
+        return 0.0
+    freedom = sum(squared_errors) ** 2 / sum(
+        squared_error**2 / (len(side) - 1)
+        for squared_error, side in zip(squared_errors, logs, strict=True)
+    )
+    return min(_student(freedom, together) * error, _WIDEST)
+
+
+def _trials_needed(logs: Sequence[Sequence[float]], together: int) -> int | None:
+    """Return the trials per side at which half the interval's width is at most SMALL.
+
+    The variances are taken from these trials. None beyond _MOST_TRIALS.
+    """
+    summed_variance = sum(variance(side) for side in logs)
+    for trials in range(2, _MOST_TRIALS + 1):
+        half_width = _student(2 * trials - 2, together) * math.sqrt(summed_variance / trials)
+        if half_width <= math.log1p(SMALL):
+            return trials
+    return None
 
 
 @cache
 def _student(freedom: float, together: int) -> float:
-    """Return the Student's t that is exceeded, to both sides, by 1 - CONFIDENCE over `together`.
+    """Return the two-sided Student's t for a confidence of 1 - (1 - CONFIDENCE) / `together`.
 
-    By its area as an angle's: P(|T| < t) is the part below atan(t / sqrt(n)) of the integral of
-    cos**(n - 1).
+    With t = sqrt(n) * tan(angle), P(|T| < t) is the share of the integral of cos**(n - 1) from 0 to
+    pi / 2 that lies below the angle. The integral is summed over 4,001 angles.
     """
     angles = np.linspace(0, math.pi / 2, 4001)
     heights = np.cos(angles) ** (freedom - 1)
@@ -213,45 +246,46 @@ def _student(freedom: float, together: int) -> float:
 
 
 MAX_SPREAD: Final = 0.1
-"""Above it, trials disagree."""
+"""Above this spread, trials disagree."""
 _SHOWN_WORST = 3
 
 
 def spread(values: Sequence[float | None]) -> float | None:
     """Return (greatest - least) / median.
 
-    Null with one trial, one that is not known, or a median of 0.
+    Null with fewer than two values, with a value that is null, or with a median of 0.
     """
-    known = [value for value in values if value is not None]
-    if len(known) < max(len(values), 2) or not median(known):
+    numbers = [value for value in values if value is not None]
+    if len(numbers) < max(len(values), 2) or not median(numbers):
         return None
-    return (max(known) - min(known)) / median(known)
+    return (max(numbers) - min(numbers)) / median(numbers)
 
 
 def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
-    """Return a line that names the figures whose spread is above MAX_SPREAD, the worst first.
+    """Return one line that names the figures with a spread above MAX_SPREAD, the worst first.
 
-    None if there are none.
-
-    `spreads` has the name and the spread of each figure that should repeat.
+    The list is empty if there are none. `spreads` has the name and the spread of each figure that
+    should repeat.
     """
-    bad = sorted(((found, name) for name, found in spreads if found > MAX_SPREAD), reverse=True)
-    if not bad:
+    wide = sorted(
+        ((figure_spread, name) for name, figure_spread in spreads if figure_spread > MAX_SPREAD),
+        reverse=True,
+    )
+    if not wide:
         return []
-    worst = ", ".join(f"{name} {found:.0%}" for found, name in bad[:_SHOWN_WORST])
-    more = ", …" if len(bad) > _SHOWN_WORST else ""
-    return [
-        (
-            f"RESULTS VARY by more than {MAX_SPREAD:.0%} from run to run in {len(bad)} of"
-            f" {len(spreads)} figures that should repeat: {worst}{more}"
-        )
-    ]
+    worst = ", ".join(f"{name} {figure_spread:.0%}" for figure_spread, name in wide[:_SHOWN_WORST])
+    ellipsis = ", …" if len(wide) > _SHOWN_WORST else ""
+    line = (
+        f"RESULTS VARY by more than {MAX_SPREAD:.0%} from run to run in {len(wide)} of"
+        f" {len(spreads)} figures that should repeat: {worst}{ellipsis}"
+    )
+    return [line]
 
 
 def differing(sides: Sequence[JsonObject]) -> dict[str, list[object]]:
-    """Return the settings that are not the same on all `sides`, one value a side.
+    """Return the settings that are not the same on all `sides`, with one value per side.
 
-    Nested names are joined by a dot.
+    The names of nested settings are joined by dots.
     """
     flat = [_flat(side) for side in sides]
     names = dict.fromkeys(name for side in flat for name in side)
@@ -276,15 +310,15 @@ _DWPD = re.compile(
 
 
 def is_memory(tier: str) -> bool:
-    """Return whether tiers of that name, in any case, are no drives: they do not wear."""
+    """Return whether tiers of this name, in any case, are memory, which does not wear."""
     return tier.lower() in ("gpu", "hbm", *DRAM)
 
 
 @dataclass(frozen=True, slots=True)
 class Endurance:
-    """What a drive may be written in its life.
+    """The bytes that a drive may be written in its life.
 
-    So many of its own size a day over `years`, or `total_bytes`.
+    They are rated in drive writes per day (DWPD) over `years`, or as `total_bytes`.
     """
 
     writes_per_day: float | None = None
@@ -292,9 +326,9 @@ class Endurance:
     total_bytes: int | None = None
 
     def rated_bytes(self, capacity_bytes: int | None) -> float | None:
-        """Return what a drive so large may be written.
+        """Return the bytes that a drive of this capacity may be written.
 
-        Null if its size is not known, and counts.
+        Null if the rating is in DWPD and the capacity is unknown.
         """
         if (
             self.total_bytes is not None
@@ -306,9 +340,9 @@ class Endurance:
         return self.writes_per_day * self.years * DAYS_PER_YEAR * capacity_bytes
 
     def life_years(self, capacity_bytes: int | None, written_bytes_per_day: float) -> float | None:
-        """Return how long a drive lasts that is written so much.
+        """Return the life of a drive that is written at this rate.
 
-        Null if nothing is, or its size is not known.
+        Null if nothing is written, or if the rated bytes are unknown.
         """
         rated = self.rated_bytes(capacity_bytes)
         if rated is None or not written_bytes_per_day:
@@ -317,22 +351,22 @@ class Endurance:
 
 
 def parse_endurance(text: str | None) -> Endurance | None:
-    """Return what `--endurance` says; ConfigError if it is not well said."""
+    """Return the endurance that `--endurance` gives; ConfigError if it cannot be parsed."""
     if text is None:
         return None
     if match := _DWPD.fullmatch(text):
         writes, years = float(match[1]), float(match[2])
-        found = Endurance(writes_per_day=writes, years=years)
-        is_some = writes > 0 and years > 0
+        endurance = Endurance(writes_per_day=writes, years=years)
+        is_positive = writes > 0 and years > 0
     else:
         try:
-            found = Endurance(total_bytes=parse_bytes(text))
+            endurance = Endurance(total_bytes=parse_bytes(text))
         except ConfigError as error:
             raise ConfigError(
                 f"{named('endurance', text)}: write 1DWPD,5y, or bytes in all, such as 14PB"
                 f" ({error})"
             ) from None
-        is_some = bool(found.total_bytes)
-    if not is_some:
+        is_positive = bool(endurance.total_bytes)
+    if not is_positive:
         raise ConfigError(f"{named('endurance', text)}: must be > 0")
-    return found
+    return endurance

@@ -1,10 +1,10 @@
 """Read and write the tables of the contract as streams: Parquet, or zstd CSV, chosen by suffix.
 
-Both hold the same content, and a reader yields Arrow record batches of the exact schema, whatever
-the file. Parquet is zstd, with dictionaries for closed sets and text, and deltas for times and ids.
-CSV is for people and tools without it: line 1 is `# kvtrace` and the metadata as JSON, line 2 the
-header; the last line is `# end` and the final metadata, which tells a whole file from a truncated
-one. Null is an empty field; a list is `[1 2 3]`.
+Both formats hold the same content, and a reader yields Arrow record batches of the exact schema
+from either. Parquet is compressed by zstd, with dictionaries for closed sets and text, and deltas
+for times and ids. CSV is for people, and for tools that cannot read Parquet. Its line 1 is
+`# kvtrace` and the metadata as JSON, line 2 the header. Its last line is `# end` and the final
+metadata: a file without it is truncated. Null is an empty field; a list is `[1 2 3]`.
 """
 
 from __future__ import annotations
@@ -40,44 +40,54 @@ from kvtrace.core.schema import (
 from kvtrace.core.units import INT64_MAX
 
 META_KEY = b"kvtrace"
-_CHECK_KEY = b"kvtrace.sha256"
-"""Of the metadata's bytes; those of the rows are in checksums of the pages."""
+_DIGEST_KEY = b"kvtrace.sha256"
+"""The SHA-256 of the metadata's bytes; the rows are protected by checksums of their pages."""
 # Level 1 halves the file against level 0 at a third of level 3's cost (measured, 8 columns, 1
 # Mi-row groups).
 ZSTD_LEVEL = 1
 BATCH_ROWS = 1 << 14
-# Measured on 50 M trace rows: pages of pyarrow's 20,000 rows cost 15 % more time than pages as long
-# as a row group, and dictionaries of numbers a quarter more than plain numbers, which zstd makes as
-# small.
+# Measured on 50 M trace rows: pages of 20,000 rows, pyarrow's default, cost 15 % more time than
+# pages as long as a row group. Dictionaries of numbers cost 25 % more time than plain numbers, and
+# save nothing after zstd.
 _PAGE_ROWS = 1 << 20
 _PAGE_BYTES = 8 << 20
 _WRITE_ROWS = 1 << 16
+_ROW_GROUP_BYTES = 64 << 20
 _DELTA_UNITS = ("ns", "id")
-_RISING = ("row", "whole_row")
-"""These columns too: in each table they count up."""
-_PLACES = ("offset_bytes", "size_bytes")
-MOST_ROWS_PER_BYTE = 1 << 16
-"""A page of one value for a million rows, in each of a table's columns, takes more than that."""
-MOST_GROUP_BYTES = 512 << 20
-"""Of a row group, some of which a reader may have to unpack at once; ours have some 20 MiB."""
-DENSE_SLACK = 1 << 24
-"""A trace's objects are numbered densely, hardly more than it has rows.
+_COUNTING_COLUMNS = ("row", "whole_row")
+"""Columns that count up in each table, so that deltas suit them as they suit times and ids."""
+_UNSUMMED_COLUMNS = ("offset_bytes", "size_bytes")
+"""Columns in bytes that are nowhere added up, so that their sum has no limit."""
+MAX_ROWS_PER_BYTE = 1 << 16
+"""A file with more rows for each of its bytes is damaged.
 
-More would take memory for damage's sake.
+Even a page that repeats one value a million times in each column takes more room.
+"""
+MAX_GROUP_BYTES = 512 << 20
+"""Largest uncompressed row group, much of which a reader may have to hold in memory.
+
+Row groups that kvtrace writes have some 20 MiB.
+"""
+DENSE_SLACK = 1 << 24
+"""How far the largest object number of a trace may exceed its number of rows.
+
+Objects are numbered densely. Arrays by object number would take too much memory if a damaged file
+could name any number.
 """
 
 
-def most_objects(path: Path, meta: Metadata) -> int:
+def max_object_number(path: Path, meta: Metadata) -> int:
     """Return the largest object number that the trace at `path` may have.
 
-    Objects are numbered as requests name them, and one that no tier took has a number but no row.
-    So the number of rows bounds them only where there is no objects table, which has them all.
+    Objects are numbered in the order in which requests name them. An object that no tier stored
+    has a number but no row in the trace, so the number of rows does not bound the numbers. The
+    objects table, if the trace has one, lists all objects.
     """
-    listed = 0
+    object_count = 0
     if objects_path(path).is_file():
         with suppress(TraceError):
-            listed = open_table(objects_path(path), OBJECTS).meta.rows or 0
-    return max((meta.rows or 0) + DENSE_SLACK, listed - 1)
+            object_count = open_table(objects_path(path), OBJECTS).meta.rows or 0
+    return max((meta.rows or 0) + DENSE_SLACK, object_count - 1)
 
 
 class ParquetEncoder:
@@ -86,48 +96,55 @@ class ParquetEncoder:
     def __init__(self, path: Path, table: Table, extras: tuple[str, ...] = ()) -> None:
         """Open `path` for rows of `table` with the columns `extras`."""
         columns = [*table.columns, *(table.column(name) for name in extras)]
-        numbers = {
-            c.name: (
-                "DELTA_BINARY_PACKED"
-                if (c.unit in _DELTA_UNITS or c.name in _RISING) and c.type in ("int32", "int64")
-                else "PLAIN"
-            )
-            for c in columns
-            if c.type.startswith("int")
-        }
+        encodings = {}
+        for column in columns:
+            if column.type.startswith("int"):
+                has_deltas = column.unit in _DELTA_UNITS or column.name in _COUNTING_COLUMNS
+                is_wide = column.type in ("int32", "int64")
+                encodings[column.name] = (
+                    "DELTA_BINARY_PACKED" if has_deltas and is_wide else "PLAIN"
+                )
         self._writer = pq.ParquetWriter(
             path,
             arrow_schema(table, extras),
             compression="zstd",
             compression_level=ZSTD_LEVEL,
-            use_dictionary=[c.name for c in columns if c.name not in numbers and c.name != "key"],
-            column_encoding=numbers,
-            write_statistics=[c.name for c in columns if c.unit in _DELTA_UNITS],
+            use_dictionary=[
+                column.name
+                for column in columns
+                if column.name not in encodings and column.name != "key"
+            ],
+            column_encoding=encodings,
+            write_statistics=[column.name for column in columns if column.unit in _DELTA_UNITS],
             data_page_size=_PAGE_BYTES,
             max_rows_per_page=_PAGE_ROWS,
             write_batch_size=_WRITE_ROWS,
-            # A flipped bit is an error, not another number.
+            # A flipped bit must be an error, not another number.
             write_page_checksum=True,
         )
 
     def write(self, table: pa.Table) -> None:
-        """Write `table` as one row group, or in some of 64 MiB where long lists of ids make it
-        larger.
+        """Write `table` as one row group.
+
+        Long lists of ids can make it larger than 64 MiB; then it is several groups of that size.
         """
-        self._writer.write_table(
-            table, row_group_size=max(1, (table.num_rows << 26) // max(table.nbytes, 1 << 26))
-        )
+        table_bytes = max(table.nbytes, _ROW_GROUP_BYTES)
+        rows_per_group = table.num_rows * _ROW_GROUP_BYTES // table_bytes
+        self._writer.write_table(table, row_group_size=max(1, rows_per_group))
 
     def finish(self, meta: Metadata) -> None:
         """Put `meta` into the footer."""
-        said = metadata.encode(meta)
-        self._writer.add_key_value_metadata(
-            {META_KEY: said, _CHECK_KEY: hashlib.sha256(said).hexdigest().encode()}
-        )
+        encoded = metadata.encode(meta)
+        self._writer.add_key_value_metadata({META_KEY: encoded, _DIGEST_KEY: _digest(encoded)})
 
     def close(self) -> None:
         """Write the footer and close the file."""
         self._writer.close()
+
+
+def _digest(encoded: bytes) -> bytes:
+    """Return the SHA-256 of encoded metadata in hexadecimal."""
+    return hashlib.sha256(encoded).hexdigest().encode()
 
 
 class Reader:
@@ -140,36 +157,35 @@ class Reader:
     meta: Metadata
 
     def batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows in order, all columns or the named ones.
+        """Yield the rows in order, with all columns or those named `columns`.
 
-        Extra ones that the file lacks have their default.
+        An extra column that the file lacks has its default.
         """
         names = list(columns) if columns is not None else [*self.table.names, *self.extras]
         absent = {column.name for column in self.table.extras} - set(self.extras)
-        # At least one, for its rows.
-        held = [name for name in names if name not in absent] or self.table.names[:1]
+        stored_names = [name for name in names if name not in absent]
+        if not stored_names:
+            # One column must be read, for the number of rows.
+            stored_names = self.table.names[:1]
         check = RowCheck(self.table, self.meta, self.path)
-        yield from self._read(held, names, check)
+        yield from self._read(stored_names, names, check)
         if check.row != self.meta.rows:
             raise TraceError(
                 f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path
             )
 
     def file_rows(self, rows: Array) -> Array:
-        """Return the rows of the file that `rows` of this reader are, all counted from 0."""
+        """Return the row numbers in the file of `rows` of this reader; both count from 0."""
         return rows
 
-    def whole(self) -> pa.Table:
-        """Return all rows at once; of tables that fit into memory."""
+    def read_all(self) -> pa.Table:
+        """Return all rows at once; the table must fit into memory."""
         return pa.Table.from_batches(self.batches(), arrow_schema(self.table, self.extras))
 
     def _read(
-        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
     ) -> Iterator[pa.RecordBatch]:
-        """Yield what `check` makes of the columns `held`, which the file has.
-
-        The columns `names`.
-        """
+        """Yield the columns `names`, checked by `check`; the file contains `stored_names`."""
         raise NotImplementedError
 
 
@@ -180,11 +196,11 @@ class ParquetReader(Reader):
         """Open `path`, check that it holds `table`, and read its metadata."""
         self.path = path
         try:
-            # Without buffering ahead, which takes 40 MB and no less time, a page of each column is
-            # in memory.
+            # Only one page of each column is in memory. Buffering ahead would take 40 MB and save
+            # no time.
             self._file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except MemoryError:
-            # pyarrow's is one of its own errors too.
+            # pyarrow's MemoryError is an ArrowException too.
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TraceError(
@@ -195,17 +211,21 @@ class ParquetReader(Reader):
             raise TraceError(
                 "a Parquet file that kvtrace did not write: it has no kvtrace metadata", path=path
             )
-        # Tables of before have none.
-        if pairs.get(_CHECK_KEY, b"") not in (
-            b"",
-            hashlib.sha256(pairs[META_KEY]).hexdigest().encode(),
-        ):
+        # Tables of earlier versions have no digest.
+        digest = pairs.get(_DIGEST_KEY)
+        if digest and digest != _digest(pairs[META_KEY]):
             raise TraceError("damaged: its metadata is not what was written", path=path)
         self.meta = metadata.decode(pairs[META_KEY], path)
         self.table = table_of(self.meta, table, path)
-        found = set(self._file.schema_arrow.names)
-        self.extras = tuple(c.name for c in self.table.extras if c.name in found)
+        file_columns = set(self._file.schema_arrow.names)
+        self.extras = tuple(
+            column.name for column in self.table.extras if column.name in file_columns
+        )
         self._check_columns()
+        self._check_footer()
+
+    def _check_footer(self) -> None:
+        """Raise TraceError if the numbers of rows and bytes in the footer contradict each other."""
         footer, size = self._file.metadata, self.path.stat().st_size
         if self.meta.rows != footer.num_rows:
             raise TraceError(
@@ -218,40 +238,48 @@ class ParquetReader(Reader):
                 f"its footer says {footer.num_rows} rows, but its row groups hold others",
                 path=self.path,
             )
-        if footer.num_rows > size * MOST_ROWS_PER_BYTE:
+        if footer.num_rows > size * MAX_ROWS_PER_BYTE:
             raise TraceError(
                 f"its footer says {footer.num_rows} rows, which {size} bytes cannot hold",
                 path=self.path,
             )
-        # Of columns by themselves, Arrow ends the process where their statistics are damaged.
-        if any(not 0 <= group.total_byte_size <= MOST_GROUP_BYTES for group in groups):
+        # Whole groups are checked, not columns: Arrow ends the process when it reads a column's
+        # metadata with damaged statistics.
+        if any(not 0 <= group.total_byte_size <= MAX_GROUP_BYTES for group in groups):
             message = (
-                f"a row group unpacks to more than {MOST_GROUP_BYTES} bytes; write smaller ones"
+                f"a row group unpacks to more than {MAX_GROUP_BYTES} bytes; write smaller ones"
             )
             raise TraceError(message, path=self.path)
 
     def _check_columns(self) -> None:
-        found = self._file.schema_arrow
+        """Raise TraceError if a column of the table is missing, or has another type."""
+        file_schema = self._file.schema_arrow
         for field in arrow_schema(self.table, self.extras):
             column = self.table.column(field.name)
-            index = found.get_field_index(column.name)
+            index = file_schema.get_field_index(column.name)
             if index < 0:
                 raise TraceError("this column is missing", path=self.path, column=column.name)
-            type_ = found.field(index).type
-            if not (
-                pa.types.is_dictionary(type_) if column.type == "enum" else type_ == field.type
-            ):
+            file_type = file_schema.field(index).type
+            is_right_type = file_type == field.type
+            if column.type == "enum":
+                is_right_type = pa.types.is_dictionary(file_type)
+            if not is_right_type:
                 raise TraceError(
-                    f"its type is {type_}, not {field.type}", path=self.path, column=column.name
+                    f"its type is {file_type}, not {field.type}",
+                    path=self.path,
+                    column=column.name,
                 )
 
     def _read(
-        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
     ) -> Iterator[pa.RecordBatch]:
-        found = self._file.iter_batches(batch_size=BATCH_ROWS, columns=held, use_threads=False)
+        batches = self._file.iter_batches(
+            batch_size=BATCH_ROWS, columns=stored_names, use_threads=False
+        )
         try:
-            for batch in found:
-                yield check.take({name: batch.column(name) for name in held}, names)
+            for batch in batches:
+                columns = {name: batch.column(name) for name in stored_names}
+                yield check.check_batch(columns, names)
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
@@ -260,33 +288,33 @@ class ParquetReader(Reader):
 
 
 class RowCheck:
-    """Checks the rows of one table as they are read, whatever the file.
+    """Checks the rows of one table as they are read, from Parquet or CSV.
 
-    Types, nulls, closed sets, ranges, text.
-
-    No reader hands on a row that did not pass, so what works with rows need not look again.
+    It checks types, nulls, closed sets, ranges and text. Readers yield only rows that passed, so
+    that the code that works with rows need not check them again.
     """
 
     def __init__(self, table: Table, meta: Metadata, path: Path) -> None:
         """Check rows of `table` as `meta` describes it; errors name `path`."""
         self.row = 0
         self._table, self._meta, self._path = table, meta, path
-        self._most_objects = most_objects(path, meta) if table is TRACE else 0
+        self._max_object_number = max_object_number(path, meta) if table is TRACE else 0
         self._totals: dict[str, float] = {}
-        """Of each column of bytes, so far."""
+        """The sum of the values so far, by name of each column in bytes."""
 
-    def take(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
-        """Return the next rows, arrays by column name, as the columns `names` with the exact types
-        of the table.
+    def check_batch(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
+        """Return the next rows with the columns `names` in the exact types of the table.
 
-        A name that is not among the columns is that of an extra one, which gets its default.
-        TraceError for a null, value or text that its column may not hold.
+        `columns` are arrays by column name. A name that is not among them is an extra column, which
+        gets its default. TraceError for a null, value or text that its column may not hold.
         """
         arrays = {
-            name: self._column(array, self._table.column(name)) for name, array in columns.items()
+            name: self._checked_array(array, self._table.column(name))
+            for name, array in columns.items()
         }
-        known = arrow_schema(self._table, tuple(c.name for c in self._table.extras))
-        schema = pa.schema([known.field(name) for name in names])
+        extra_names = tuple(column.name for column in self._table.extras)
+        table_schema = arrow_schema(self._table, extra_names)
+        schema = pa.schema([table_schema.field(name) for name in names])
         rows = len(next(iter(arrays.values())))
         for field in schema:
             if field.name not in arrays:
@@ -296,109 +324,110 @@ class RowCheck:
         self.row += batch.num_rows
         return batch
 
-    def _column(self, array: pa.Array, column: Column) -> pa.Array:
+    def _checked_array(self, array: pa.Array, column: Column) -> pa.Array:
+        """Return the values of `column` in its exact type; TraceError for one it may not hold."""
         if array.null_count and not column.nullable:
-            at = pc.index(array.is_null(), pa.scalar(value=True)).as_py()
-            raise self._fault("empty, but this column must have a value", at, column)
+            index = _first_true(array.is_null())
+            raise self._error_at(index, column, "empty, but this column must have a value")
         if column.type.startswith("int"):
             self._check_range(array, column)
             return array
         if column.type == "float64":
             if not pc.all(pc.is_finite(array)).as_py() and array.null_count < len(array):
-                at = pc.index(pc.is_finite(array), pa.scalar(value=False)).as_py()
-                raise self._fault(f"{array[at]} is no number", at, column)
+                index = pc.index(pc.is_finite(array), pa.scalar(value=False)).as_py()
+                raise self._error_at(index, column, f"{array[index]} is no number")
             return array
-        if (
-            column.type == "enum"
-            and pa.types.is_dictionary(array.type)
-            and self._is_coded(array, column)
-        ):
+        is_coded = column.type == "enum" and pa.types.is_dictionary(array.type)
+        if is_coded and _has_exact_codes(array, column):
             return pa.DictionaryArray.from_arrays(
                 array.indices.cast(pa.int8()), array.dictionary, safe=False
             )
         try:
-            # Arrow takes text as it stands in the file; whether it is UTF-8 is only looked at here.
+            # Arrow does not check the text of a file. This call finds bytes that are not UTF-8.
             array.validate(full=True)
         except pa.ArrowException as error:
-            raise self._fault(f"damaged from here on: {_first_line(error)}", 0, column) from None
-        return self._codes(array, column) if column.type == "enum" else array
+            message = f"damaged from here on: {_first_line(error)}"
+            raise self._error_at(0, column, message) from None
+        return self._encode_values(array, column) if column.type == "enum" else array
 
     def _check_range(self, array: pa.Array, column: Column) -> None:
-        low, high = pc.min_max(array).as_py().values()
-        if low is None:
+        """Raise TraceError if a whole number is out of range, or the sum of bytes is too large."""
+        smallest, largest = pc.min_max(array).as_py().values()
+        if smallest is None:
             return
-        least, most, allowed = column.least, column.most, "out of range"
+        minimum, maximum, problem = column.least, column.most, "out of range"
         if self._table in (TRACE, OPS) and column.name == "tier":
-            names = [tier.name for tier in self._meta.tiers]
-            most, allowed = (
-                len(names) - 1,
-                f"no tier: the metadata names {', '.join(names) or 'none'}",
-            )
+            tier_names = [tier.name for tier in self._meta.tiers]
+            maximum = len(tier_names) - 1
+            problem = f"no tier: the metadata names {', '.join(tier_names) or 'none'}"
         elif self._table is TRACE and column.name == "object_id":
-            most = self._most_objects
-            allowed = f"not a dense number from 0, in a file of {self._meta.rows or 0} rows"
-        if (least is not None and low < least) or high > most:
-            wrong = (
-                pc.greater(array, most)
-                if least is None
-                else pc.or_(pc.less(array, least), pc.greater(array, most))
-            )
-            at = pc.index(wrong, pa.scalar(value=True)).as_py()
-            where = f"at most {most}" if least is None else f"from {least} to {most}"
-            raise self._fault(f"{array[at]} is {allowed} ({where})", at, column)
-        if column.unit == "bytes" and column.name not in _PLACES:
-            # A PiB for each row of a batch does not fit 64 bits.
-            total = pc.sum(
-                array if high * len(array) <= MOST else array.cast("float64", safe=False)
-            ).as_py()
-            self._totals[column.name] = self._totals.get(column.name, 0) + total
+            maximum = self._max_object_number
+            problem = f"not a dense number from 0, in a file of {self._meta.rows or 0} rows"
+        is_too_small = minimum is not None and smallest < minimum
+        if is_too_small or largest > maximum:
+            is_wrong = pc.greater(array, maximum)
+            allowed = f"at most {maximum}"
+            if minimum is not None:
+                is_wrong = pc.or_(pc.less(array, minimum), is_wrong)
+                allowed = f"from {minimum} to {maximum}"
+            index = _first_true(is_wrong)
+            raise self._error_at(index, column, f"{array[index]} is {problem} ({allowed})")
+        if column.unit == "bytes" and column.name not in _UNSUMMED_COLUMNS:
+            if largest * len(array) > MOST:
+                # The sum might not fit 64 bits: each row of a batch may have a PiB.
+                array = array.cast("float64", safe=False)
+            self._totals[column.name] = self._totals.get(column.name, 0) + pc.sum(array).as_py()
             if self._totals[column.name] > MOST:
-                raise self._fault("all up to these rows add up to over 4 EiB", 0, column)
+                raise self._error_at(0, column, "all up to these rows add up to over 4 EiB")
 
-    def _is_coded(self, array: pa.Array, column: Column) -> bool:
-        """Return whether the codes of `array` are those of the column's closed set already, as in
-        files of ours.
-        """
-        if not array.dictionary.equals(pa.array(column.values, pa.string())):
-            return False
-        low, high = pc.min_max(array.indices).as_py().values()
-        return low is None or (low >= 0 and high < len(column.values))
-
-    def _codes(self, array: pa.Array, column: Column) -> pa.Array:
+    def _encode_values(self, array: pa.Array, column: Column) -> pa.Array:
+        """Return texts as codes of the column's closed set; TraceError for a text not in it."""
         values = pa.array(column.values, pa.string())
         if not pa.types.is_dictionary(array.type):
             array = array.dictionary_encode()
         codes = pc.index_in(array.dictionary, values)
         indices = codes.take(array.indices).cast(pa.int8())
         if indices.null_count > array.null_count:
-            unknown = pc.and_(indices.is_null(), array.is_valid())
-            at = pc.index(unknown, pa.scalar(value=True)).as_py()
+            index = _first_true(pc.and_(indices.is_null(), array.is_valid()))
             message = (
-                f"unknown value {array[at].as_py()!r}; it must be one of {', '.join(column.values)}"
+                f"unknown value {array[index].as_py()!r};"
+                f" it must be one of {', '.join(column.values)}"
             )
-            raise self._fault(message, at, column)
+            raise self._error_at(index, column, message)
         if indices.null_count and not column.nullable:
-            raise self._fault("empty, but this column must have a value", 0, column)
+            raise self._error_at(0, column, "empty, but this column must have a value")
         return pa.DictionaryArray.from_arrays(indices, values)
 
-    def _fault(self, message: str, at: int, column: Column) -> TraceError:
-        return TraceError(message, path=self._path, row=self.row + at, column=column.name)
+    def _error_at(self, index: int, column: Column, message: str) -> TraceError:
+        """Return the error of one cell; `index` is its row within the batch."""
+        return TraceError(message, path=self._path, row=self.row + index, column=column.name)
 
 
-def table_of(meta: Metadata, wanted: Table | None, path: Path) -> Table:
+def _has_exact_codes(array: pa.Array, column: Column) -> bool:
+    """Return whether the codes of `array` are the column's own, as in files that kvtrace wrote."""
+    if not array.dictionary.equals(pa.array(column.values, pa.string())):
+        return False
+    smallest, largest = pc.min_max(array.indices).as_py().values()
+    return smallest is None or (smallest >= 0 and largest < len(column.values))
+
+
+def _first_true(mask: pa.Array) -> int:
+    """Return the index of the first true value."""
+    return int(pc.index(mask, pa.scalar(value=True)).as_py())
+
+
+def table_of(meta: Metadata, expected: Table | None, path: Path) -> Table:
     """Return the table that `meta` describes.
 
-    TraceError if it is none of ours, or not the `wanted` one.
+    TraceError if kvtrace has no such table, or if it is not the `expected` one.
     """
-    known = TABLES | {STUDY.name: STUDY}
-    if meta.table not in known or (wanted is not None and meta.table != wanted.name):
-        names = wanted.name if wanted is not None else ", ".join(known)
+    tables = TABLES | {STUDY.name: STUDY}
+    if meta.table not in tables or (expected is not None and meta.table != expected.name):
+        names = expected.name if expected is not None else ", ".join(tables)
         raise TraceError(f"holds the table {meta.table!r}, where {names!r} is wanted", path=path)
-    return (
-        study_table(metadata.study_names(meta, path))
-        if meta.table == STUDY.name
-        else known[meta.table]
-    )
+    if meta.table == STUDY.name:
+        return study_table(metadata.study_names(meta, path))
+    return tables[meta.table]
 
 
 def _first_line(error: Exception) -> str:
@@ -409,16 +438,18 @@ HEAD = b"# kvtrace "
 END = b"# end "
 CSV_ZSTD_LEVEL = 3
 BLOCK_BYTES = 8 << 20
-MOST_LINE_BYTES = 64 << 20
-MOST_EXPANSION = 1000
-_FREE_BYTES = 64 << 20
-# zstd unpacks a byte to 32 KiB at most: a step takes 64 MiB.
-_UNPACK_BYTES = 2 << 10
-_MOST_WINDOW = 128 << 20
+MAX_LINE_BYTES = 64 << 20
+MAX_EXPANSION = 1000
+"""Largest ratio of decompressed to compressed bytes; a larger one was made to fill a machine."""
+_ALWAYS_ALLOWED_BYTES = 64 << 20
+"""Decompressed bytes up to which the ratio is not checked."""
+# zstd expands a byte to 32 KiB at most, so that one read takes up to 64 MiB of memory.
+_COMPRESSED_READ_BYTES = 2 << 10
+_MAX_WINDOW_BYTES = 128 << 20
 _CSV_ROWS = 1 << 17
-# Python's int() takes more: other digits, underscores, any length.
+# Python's int() accepts more: other digits, underscores, any length.
 _LIST = re.compile(r"\[(?:-?[0-9]{1,19}(?: -?[0-9]{1,19})*)?\]")
-_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
+_ERROR_PLACE = re.compile(r"(?:In CSV column #(\d+): |CSV parse error: )?Row #(\d+): ")
 
 
 class CsvEncoder:
@@ -432,23 +463,20 @@ class CsvEncoder:
             level=CSV_ZSTD_LEVEL, write_checksum=True
         ).stream_writer(self._file, closefd=False)
         head = f'{{"table":"{table.name}","schema_version":{table.version(extras)}}}'
-        self._stream.write(
-            HEAD + head.encode() + b"\n" + ",".join([*table.names, *extras]).encode() + b"\n"
-        )
+        header = ",".join([*table.names, *extras])
+        self._stream.write(HEAD + f"{head}\n{header}\n".encode())
 
     def write(self, table: pa.Table) -> None:
         """Write the rows of `table`."""
         for start in range(0, table.num_rows, _CSV_ROWS):
-            part, text = table.slice(start, _CSV_ROWS), io.BytesIO()
+            rows = table.slice(start, _CSV_ROWS)
             for index, column in enumerate(self._table.columns):
                 if column.type.startswith("list"):
-                    lists = part.column(index).combine_chunks()
-                    items = lists.values.cast(pa.string())
-                    items = pa.ListArray.from_arrays(lists.offsets, items, mask=lists.is_null())
-                    cells = pc.binary_join_element_wise("[", pc.binary_join(items, " "), "]", "")
-                    part = part.set_column(index, column.name, cells)
-            # pyarrow's writer would put quotes around every text.
-            pl.DataFrame(pl.from_arrow(part)).write_csv(text, include_header=False)
+                    cells = _list_cells(rows.column(index).combine_chunks())
+                    rows = rows.set_column(index, column.name, cells)
+            text = io.BytesIO()
+            # polars, because pyarrow's writer would put quotes around every text.
+            pl.DataFrame(pl.from_arrow(rows)).write_csv(text, include_header=False)
             self._stream.write(text.getbuffer())
 
     def finish(self, meta: Metadata) -> None:
@@ -463,81 +491,94 @@ class CsvEncoder:
             self._file.close()
 
 
+def _list_cells(lists: pa.ListArray) -> pa.Array:
+    """Return each list of numbers as the text `[1 2 3]`; null stays null."""
+    items = lists.values.cast(pa.string())
+    texts = pa.ListArray.from_arrays(lists.offsets, items, mask=lists.is_null())
+    return pc.binary_join_element_wise("[", pc.binary_join(texts, " "), "]", "")
+
+
 class CsvReader(Reader):
     """Reads a table of the contract from zstd CSV."""
 
     def __init__(self, path: Path, table: Table | None) -> None:
         """Open `path` and check that it holds `table`; the metadata is read from its last line."""
         self.path = path
-        blocks = line_blocks(unpacked(path), path)
+        blocks = line_blocks(decompress(path), path)
         block = next(blocks, b"")
-        first, header = [*block.split(b"\n", 2), b"", b""][:2]
         if not block:
             raise TraceError("truncated or empty: no line of it can be read", path=path)
-        if not first.startswith(HEAD):
+        first_line, header = [*block.split(b"\n", 2), b""][:2]
+        if not first_line.startswith(HEAD):
             raise TraceError(
                 "not a kvtrace CSV: its first line is no '# kvtrace' line "
                 "(an MLPerf trace? `kvtrace convert` reads that)",
                 path=path,
             )
-        # The first line names only table and version; what else a Metadata needs comes with the end
-        # line.
-        head = b'{"program":"","argv":[],' + first.removeprefix(HEAD).lstrip()[1:]
+        # The first line has only the table and its version; the end line has all metadata. Fields
+        # that a Metadata must have are empty until then.
+        head = b'{"program":"","argv":[],' + first_line.removeprefix(HEAD).lstrip()[1:]
         self.meta = metadata.decode(head, path)
         self.table = table_of(self.meta, table, path)
-        named = header.decode(errors="replace").split(",")
-        self.extras = tuple(c.name for c in self.table.extras if c.name in named)
+        header_names = header.decode(errors="replace").split(",")
+        self.extras = tuple(
+            column.name for column in self.table.extras if column.name in header_names
+        )
         self._names = [*self.table.names, *self.extras]
-        if named != self._names:
+        if header_names != self._names:
             raise TraceError(f"the header must read {','.join(self.table.names)}", path=path, row=2)
-        for following in blocks:
-            block = following
+        # Decompress the whole file for its last block.
+        for last_block in blocks:
+            block = last_block
         start = block.rfind(b"\n" + END) + 1
         if not block[start:].startswith(END) or not block.endswith(b"\n"):
             raise TraceError("truncated: its '# end' line is missing", path=self.path)
         self.meta = metadata.decode(block[start:].removeprefix(END), self.path)
 
     def _read(
-        self, held: Sequence[str], names: Sequence[str], check: RowCheck
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
     ) -> Iterator[pa.RecordBatch]:
         schema = arrow_schema(self.table, self.extras)
-        types = {name: _text_type(schema.field(name).type) for name in held}
+        types = {name: _csv_type(schema.field(name).type) for name in stored_names}
         for block in _data_blocks(self.path):
-            for batch in read_csv(
-                io.BytesIO(block), self._names, types, self.path, check.row
-            ).to_batches():
-                yield check.take(
-                    {name: self._array(batch.column(name), name, check.row) for name in held}, names
-                )
+            rows = read_csv(io.BytesIO(block), self._names, types, self.path, check.row)
+            for batch in rows.to_batches():
+                columns = {
+                    name: self._to_table_type(batch.column(name), name, check.row)
+                    for name in stored_names
+                }
+                yield check.check_batch(columns, names)
 
-    def _array(self, array: pa.Array, name: str, row: int) -> pa.Array:
+    def _to_table_type(self, array: pa.Array, name: str, first_row: int) -> pa.Array:
+        """Return the column `name` as Arrow read it, with texts of lists turned into lists."""
         if not self.table.column(name).type.startswith("list"):
-            is_set = pa.types.is_dictionary(array.type)
-            return (
-                pa.DictionaryArray.from_arrays(array.indices, array.dictionary) if is_set else array
-            )
+            if pa.types.is_dictionary(array.type):
+                return pa.DictionaryArray.from_arrays(array.indices, array.dictionary)
+            return array
         lists: list[list[int] | None] = []
         for index, text in enumerate(array.to_pylist()):
-            numbers = None if text is None else _numbers(text)
+            numbers = None if text is None else _parse_list(text)
             if numbers is None and text is not None:
                 message = f"{text[:60]!r} is not a list of whole numbers of 64 bits"
-                raise TraceError(message, path=self.path, row=row + index, column=name)
+                raise TraceError(message, path=self.path, row=first_row + index, column=name)
             lists.append(numbers)
         return pa.array(lists, pa.list_(pa.int64()))
 
 
-def _numbers(text: str) -> list[int] | None:
+def _parse_list(text: str) -> list[int] | None:
     """Return the numbers of `[1 2 3]`.
 
-    None if `text` is no such list, or one of them does not fit 64 bits.
+    None if `text` is not such a list, or if a number does not fit 64 bits.
     """
     if _LIST.fullmatch(text) is None:
         return None
-    numbers = [int(n) for n in text[1:-1].split()]
-    return numbers if all(-INT64_MAX - 1 <= n <= INT64_MAX for n in numbers) else None
+    numbers = [int(digits) for digits in text[1:-1].split()]
+    fits = all(-INT64_MAX - 1 <= number <= INT64_MAX for number in numbers)
+    return numbers if fits else None
 
 
-def _text_type(type_: pa.DataType) -> pa.DataType:
+def _csv_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type as which Arrow reads CSV cells of a column of `type_`."""
     if pa.types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), pa.string())
     return pa.string() if pa.types.is_list(type_) else type_
@@ -550,171 +591,186 @@ def read_csv(
     path: Path,
     row: int,
     has_nulls: bool = True,
-    **how: Any,
+    **read_options: Any,
 ) -> pa.Table:
-    """Return those of the columns `names` of CSV rows without a header that have `types`.
+    """Return rows of a CSV that has no header.
 
-    With `has_nulls` "" is null.
-
-    `how` are more of Arrow's ReadOptions. TraceError, placed in `path`, where a cell is not of its
-    type: Arrow counts rows from 1, which is `row` there, and columns from 0.
+    `names` are the names of its columns. `types` has the columns to return, and their types. An
+    empty cell is null if `has_nulls`, else an empty text. `read_options` are further options of
+    Arrow's ReadOptions. A cell that does not have its type is a TraceError; it names `path`, the
+    column, and the row, where the first row of `source` has the number `row`.
     """
     try:
         return pa_csv.read_csv(
             source,
-            # Without threads an error names its row.
-            read_options=pa_csv.ReadOptions(column_names=list(names), use_threads=False, **how),
+            # With threads an error would not name its row.
+            read_options=pa_csv.ReadOptions(
+                column_names=list(names), use_threads=False, **read_options
+            ),
             convert_options=pa_csv.ConvertOptions(
                 column_types=types,
                 include_columns=list(types),
-                null_values=[""] * has_nulls,
+                null_values=[""] if has_nulls else [],
                 strings_can_be_null=has_nulls,
             ),
         )
     except pa.ArrowInvalid as error:
-        # Its first sentence says it.
-        message = str(error).split(". ", maxsplit=1)[0].split("\n", maxsplit=1)[0]
+        first_sentence = str(error).split(". ", maxsplit=1)[0]
+        message = first_sentence.split("\n", maxsplit=1)[0]
     if message == "Empty CSV file":
         return pa.schema(types).empty_table()
-    place = _PLACE.match(message)
+    place = _ERROR_PLACE.match(message)
     if place is None:
         raise TraceError(f"in the rows from here on: {message}", path=path, row=row)
+    # Arrow counts columns from 0 and rows from 1.
     column = names[int(place[1])] if place[1] else None
     raise TraceError(message[place.end() :], path=path, row=row + int(place[2]) - 1, column=column)
 
 
 def _data_blocks(path: Path) -> Iterator[bytes]:
     """Yield the data rows of `path` in blocks of whole lines, without head, header and end line."""
-    for at, block in enumerate(line_blocks(unpacked(path), path)):
-        rows, end, _ = (b"\n" + (block if at else block.split(b"\n", 2)[2])).partition(b"\n" + END)
-        if len(rows) > 1:
-            yield rows[1:]
-        if end:
+    for index, block in enumerate(line_blocks(decompress(path), path)):
+        lines = block
+        if index == 0:
+            lines = block.split(b"\n", 2)[2]
+        # The newline in front finds an end line that is the first of its block, too.
+        rows, end_line, _ = (b"\n" + lines).partition(b"\n" + END)
+        rows = rows.removeprefix(b"\n")
+        if rows:
+            yield rows
+        if end_line:
             return
 
 
-def line_blocks(text: Iterable[bytes], path: Path) -> Iterator[bytes]:
-    """Yield the `text` of `path`, which comes in pieces, in blocks that end with a line (the last
-    one may not).
+def line_blocks(chunks: Iterable[bytes], path: Path) -> Iterator[bytes]:
+    """Yield the text of `path` in blocks of whole lines; `chunks` are the text in any pieces.
+
+    The last block may end without a newline. TraceError for a line of more than MAX_LINE_BYTES.
     """
-    rest = b""
-    for data in text:
-        lines, newline, rest = (rest + data).rpartition(b"\n")
+    unfinished_line = b""
+    for chunk in chunks:
+        lines, newline, unfinished_line = (unfinished_line + chunk).rpartition(b"\n")
         if newline:
             yield lines + newline
-        if len(rest) > MOST_LINE_BYTES:
-            raise TraceError(f"a line of more than {MOST_LINE_BYTES} bytes", path=path)
-    if rest:
-        yield rest
+        if len(unfinished_line) > MAX_LINE_BYTES:
+            raise TraceError(f"a line of more than {MAX_LINE_BYTES} bytes", path=path)
+    if unfinished_line:
+        yield unfinished_line
 
 
-def unpacked(path: Path) -> Iterator[bytes]:
-    """Yield what the zstd frames at `path` hold, some MiB at a time.
+def decompress(path: Path) -> Iterator[bytes]:
+    """Yield the decompressed content of the zstd frames at `path`, some MiB at a time.
 
-    The one way to unpack a whole file.
-
-    TraceError if it is damaged or cut off, or unpacks to so much that it was made to fill a
-    machine.
+    Every reader of a whole file decompresses it here. TraceError if the file is damaged or
+    truncated, or if it expands so much that it was made to fill a machine.
     """
-    frame, parts = None, []
-    taken = done = given = 0
+    frame, chunks = None, []
+    compressed_bytes = decompressed_bytes = yielded_bytes = 0
     with path.open("rb") as file:
-        while data := file.read(_UNPACK_BYTES):
-            taken += len(data)
+        while data := file.read(_COMPRESSED_READ_BYTES):
+            compressed_bytes += len(data)
             while data:
-                frame = (
-                    frame
-                    or zstandard.ZstdDecompressor(max_window_size=_MOST_WINDOW).decompressobj()
-                )
+                if frame is None:
+                    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
+                    frame = decompressor.decompressobj()
                 try:
-                    parts.append(frame.decompress(data))
+                    chunk = frame.decompress(data)
                 except zstandard.ZstdError as error:
                     raise TraceError(f"damaged zstd data: {error}", path=path) from None
-                done += len(parts[-1])
-                data, frame = (frame.unused_data, None) if frame.eof else (b"", frame)
-            if done > _FREE_BYTES + taken * MOST_EXPANSION:
+                chunks.append(chunk)
+                decompressed_bytes += len(chunk)
+                data = b""
+                if frame.eof:
+                    # The next frame begins within the same data.
+                    data, frame = frame.unused_data, None
+            if decompressed_bytes > _ALWAYS_ALLOWED_BYTES + compressed_bytes * MAX_EXPANSION:
                 raise TraceError(
-                    f"unpacks to more than {MOST_EXPANSION} times its size: no table does",
+                    f"unpacks to more than {MAX_EXPANSION} times its size: no table does",
                     path=path,
                 )
-            if done - given >= BLOCK_BYTES:
-                yield b"".join(parts)
-                parts, given = [], done
-    if any(parts):
-        yield b"".join(parts)
+            if decompressed_bytes - yielded_bytes >= BLOCK_BYTES:
+                yield b"".join(chunks)
+                chunks, yielded_bytes = [], decompressed_bytes
+    if any(chunks):
+        yield b"".join(chunks)
     if frame is not None:
         raise TraceError("truncated: its zstd data has no end", path=path)
 
 
 SUFFIXES = (".parquet", ".csv.zst")
-ROW_GROUP_ROWS = (
-    1 << 18
-)  # in memory until they are encoded; the footer of each group, 11 KB, until the end
+ROW_GROUP_ROWS = 1 << 18
+"""Rows that stay in memory until they are encoded.
+
+The footer of each row group (11 KB) stays until the file is finished.
+"""
 
 Encoder = ParquetEncoder | CsvEncoder
-"""What a file format writes: whole row groups, then the metadata."""
+"""The writer of one file format: it gets whole row groups, then the metadata."""
 
 
 class Writer:
     """A table being written.
 
-    Rows are gathered into row groups of one size, so bytes never depend on batches.
+    Rows are gathered into row groups of one size, so that the bytes of the file do not depend on
+    the sizes of the batches.
     """
 
     def __init__(
         self, table: Table, meta: Metadata, encoder: Encoder, extras: tuple[str, ...] = ()
     ) -> None:
-        """Write rows of `table` with the columns `extras` through `encoder`, and `meta`, as of it,
-        at the end.
+        """Write rows of `table` with the columns `extras` through `encoder`, and `meta` at the end.
+
+        Table and schema version in `meta` are replaced by those of `table`.
         """
         self.table, self.rows = table, 0
         self.meta = msgspec.structs.replace(
             meta, table=table.name, schema_version=table.version(extras)
         )
-        self._encoder, self._extras, self._is_whole = encoder, extras, False
+        self._encoder, self._extras, self._is_finished = encoder, extras, False
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
 
     @property
     def encoded_rows(self) -> int:
-        """How many of the rows are encoded: their memory is needed no more."""
+        """The number of rows that are encoded and no longer in memory."""
         return self.rows - self._pending_rows
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Append `batch`, which must have exactly the table's schema, and the extra columns at its
-        end.
-        """
+        """Append `batch`, which has exactly the table's columns, then the extra columns."""
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
         self.rows += batch.num_rows
         if self._pending_rows >= ROW_GROUP_ROWS:
-            self._flush(whole=False)
+            self._flush(is_end=False)
 
     def update(self, **fields: Any) -> None:
         """Replace fields of the metadata, such as `stats`, before the file ends."""
         self.meta = msgspec.structs.replace(self.meta, **fields)
 
-    def _flush(self, *, whole: bool) -> None:
+    def _flush(self, *, is_end: bool) -> None:
+        """Encode the pending rows in whole row groups; at the end, all of them."""
         rows = pa.Table.from_batches(self._pending, arrow_schema(self.table, self._extras))
-        end = rows.num_rows if whole else rows.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
+        end = rows.num_rows
+        if not is_end:
+            end = rows.num_rows // ROW_GROUP_ROWS * ROW_GROUP_ROWS
         for start in range(0, end, ROW_GROUP_ROWS):
             self._encoder.write(rows.slice(start, ROW_GROUP_ROWS))
-        rest = rows.slice(end)
-        self._pending, self._pending_rows = rest.to_batches(), rest.num_rows
+        remainder = rows.slice(end)
+        self._pending, self._pending_rows = remainder.to_batches(), remainder.num_rows
 
     def finish(self) -> None:
-        """Write what is pending and the metadata with the row count; once is enough.
+        """Write the pending rows, and the metadata with the number of rows.
 
-        Who writes several files calls it on all of them first, so that no disk fills up after one
-        has its name.
+        A further call does nothing. A caller that writes several files finishes all of them before
+        any is renamed, so that a full disk leaves none of them under its final name.
         """
-        if self._is_whole:
+        if self._is_finished:
             return
-        self._flush(whole=True)
+        self._flush(is_end=True)
         self.update(rows=self.rows)
         self._encoder.finish(self.meta)
         self._encoder.close()
-        self._is_whole = True
+        self._is_finished = True
 
 
 @contextmanager
@@ -723,14 +779,13 @@ def create(
 ) -> Iterator[Writer]:
     """Yield a `Writer` of `table` for `path`.
 
-    The file appears there only if the block ends without an error.
-
-    The file has those columns of the table's `extras` that are named here, in the table's order.
+    The file appears there only if the block ends without an error. `extras` are the names of those
+    extra columns that the file gets, in the table's order.
     """
     path = Path(path)
-    kind = ParquetEncoder if _format(path) == ".parquet" else CsvEncoder
+    encoder_class = ParquetEncoder if _format_suffix(path) == ".parquet" else CsvEncoder
     with aside(path) as temporary:
-        encoder: Encoder = kind(temporary, table, extras)
+        encoder: Encoder = encoder_class(temporary, table, extras)
         try:
             writer = Writer(table, meta, encoder, extras)
             yield writer
@@ -742,57 +797,63 @@ def create(
 def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path`, which must hold `table` if one is named.
 
-    TraceError if the file is missing, damaged, of another table, or of a schema version we do not
-    know.
+    TraceError if the file is missing or damaged, holds another table, or has an unknown schema
+    version.
     """
     path = Path(path)
     if not path.is_file():
         raise TraceError("not a regular file" if path.exists() else "no such file", path=path)
-    return (ParquetReader if _format(path) == ".parquet" else CsvReader)(path, table)
+    if _format_suffix(path) == ".parquet":
+        return ParquetReader(path, table)
+    return CsvReader(path, table)
 
 
-def checked(path: Path | str, table: Table | None = None) -> Reader:
-    """Return a reader of the file at `path`, all of whose rows have been looked at.
+def open_checked(path: Path | str, table: Table | None = None) -> Reader:
+    """Return a reader of the file at `path` after a check of all its rows.
 
-    For those who give the file itself to another program, such as DuckDB, which would take whatever
-    stands in it. TraceError as of `open_table`, or for a row that a reader refuses.
+    Callers use it before another library, such as DuckDB, reads the file itself without our checks.
+    TraceError as in `open_table`, or for a row that a reader refuses.
     """
     reader = open_table(path, table)
-    state = reader.path.stat()
+    status = reader.path.stat()
     _check_rows(
-        reader.path, reader.table, state.st_mtime_ns, state.st_size, state.st_dev, state.st_ino
+        reader.path,
+        reader.table,
+        status.st_mtime_ns,
+        status.st_size,
+        status.st_dev,
+        status.st_ino,
     )
     return reader
 
 
 @lru_cache
-def _check_rows(path: Path, table: Table, *_state: int) -> None:
-    """Read all of the file at `path`; once for each state of it."""
+def _check_rows(path: Path, table: Table, *_status: int) -> None:
+    """Read all rows of the file at `path`; a file with an equal `_status` is not read again."""
     for _batch in open_table(path, table).batches():
         pass
 
 
 def objects_path(trace: Path | str) -> Path:
-    """Return where the objects table of `trace` lies: `t.parquet` has `t.objects.parquet`."""
+    """Return the path of the objects table of `trace`: `t.parquet` has `t.objects.parquet`."""
     trace = Path(trace)
-    suffix = _format(trace)
+    suffix = _format_suffix(trace)
     return trace.with_name(trace.name.removesuffix(suffix) + ".objects" + suffix)
 
 
 def requests_path(trace: Path | str) -> Path:
-    """Return where the requests table of `trace` lies: `t.parquet` has `t.requests.parquet`."""
+    """Return the path of the requests table of `trace`: `t.parquet` has `t.requests.parquet`."""
     trace = Path(trace)
-    suffix = _format(trace)
+    suffix = _format_suffix(trace)
     return trace.with_name(trace.name.removesuffix(suffix) + ".requests" + suffix)
 
 
-def _format(path: Path) -> str:
+def _format_suffix(path: Path) -> str:
+    """Return the suffix of a table file; ConfigError if `path` has none of them."""
     for suffix in SUFFIXES:
         if path.name.endswith(suffix) and path.name != suffix:
             return suffix
-    what = (
-        "kvtrace gen FILE --source FORMAT reads requests; a trace is named"
-        if path.exists()
-        else "name it"
-    )
-    raise ConfigError(f"{path}: unknown file type; {what} *{' or *'.join(SUFFIXES)}")
+    advice = "name it"
+    if path.exists():
+        advice = "kvtrace gen FILE --source FORMAT reads requests; a trace is named"
+    raise ConfigError(f"{path}: unknown file type; {advice} *{' or *'.join(SUFFIXES)}")

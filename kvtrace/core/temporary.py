@@ -1,13 +1,14 @@
-"""Temporary files and folders, whose names carry the process that owns them.
+"""Temporary files and folders, with the process that owns them in their names.
 
-A process that is killed cannot remove what it was writing. The names say which process made them:
+A process that is killed cannot remove its temporary files. Their names tell which process made
+them:
 
     .report.html.5f3a91c0-1234-98765.tmp     a file, beside its final name
     .kvdistill-5f3a91c0-1234-98765-0         a folder
 
-The first time that a process makes a temporary name in a folder, it removes there what processes
-of this host left that have ended. It leaves alone what belongs to other users and to other hosts,
-whose processes it cannot see.
+The first time that a process makes a temporary name in a folder, it removes the files there that
+belong to ended processes of this host. It keeps the files of other users and of other hosts,
+because it cannot see their processes.
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ from pathlib import Path
 _OWNER = r"(?P<host>[0-9a-f]{8})-(?P<pid>[0-9]+)-(?P<start>[0-9]+)"
 _NAME = re.compile(rf"\..*\.{_OWNER}\.tmp|\.?[a-z]+-{_OWNER.replace('?P<', '?P<of_')}-[0-9]+")
 _NAME_BYTES = 180
-"""Of a final name, so much is part of its temporary name, which file systems limit to 255 bytes."""
+"""Bytes of a final name that are part of its temporary name. File systems limit names to 255 bytes.
+"""
 _START_FIELD = 19
-"""In /proc/PID/stat, counted from the field behind the name: when the process began, in ticks."""
+"""The start time of a process in ticks, in /proc/PID/stat, counted from the field after the name.
+"""
 _numbers = itertools.count()
 _swept: set[tuple[int, Path]] = set()
 _live: set[Path] = set()
-"""What this process has made and not removed yet."""
+"""Paths that this process has made and not yet removed."""
 
 
 def start_ticks(pid: int) -> int | None:
-    """Return when process `pid` began, in ticks since boot; None if there is no such process."""
+    """Return the start of process `pid` in ticks since boot; None if there is no such process."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name of a program may have spaces and brackets.
+    # The fields follow the program's name, which may contain spaces and brackets.
     return int(fields.rpartition(")")[2].split()[_START_FIELD])
 
 
@@ -64,6 +67,7 @@ def host_digest() -> str:
 
 @cache
 def _owner_of(pid: int) -> str:
+    """Return the owner in the names of temporary files: host, process number and start time."""
     return f"{host_digest()}-{pid}-{start_ticks(pid) or 0}"
 
 
@@ -74,7 +78,9 @@ def temporary_name(path: Path) -> Path:
 
 
 def is_left_behind(entry: os.DirEntry[str]) -> bool:
-    """Return whether a process of ours made `entry` that has ended."""
+    """Return whether `entry` is a temporary file or folder of an ended process of this host and
+    user.
+    """
     match = _NAME.fullmatch(entry.name)
     if match is None:
         return False
@@ -87,7 +93,7 @@ def is_left_behind(entry: os.DirEntry[str]) -> bool:
 
 
 def sweep(folder: Path) -> None:
-    """Remove from `folder` what ended processes left, once for each process and folder."""
+    """Remove temporary files of ended processes from `folder`, once per process and folder."""
     key = os.getpid(), folder.absolute()
     if key in _swept:
         return
@@ -100,7 +106,7 @@ def sweep(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, a link or a folder; what a link names stays."""
+    """Remove a file, a link or a folder. The target of a link stays."""
     with suppress(OSError):
         if stat.S_ISDIR(path.lstat().st_mode):
             shutil.rmtree(path, ignore_errors=True)
@@ -109,7 +115,7 @@ def _remove(path: Path) -> None:
 
 
 def remove_live() -> None:
-    """Remove all that this process has made; for a process that ends at once."""
+    """Remove all temporary files of this process, which ends at once."""
     for path in list(_live):
         _remove(path)
 
@@ -118,8 +124,8 @@ def remove_live() -> None:
 def temporary_file(path: Path) -> Iterator[Path]:
     """Yield the temporary name of the file at `path`, where an empty file has been made.
 
-    What else has that name, such as a link to another file, is removed first. The file is removed
-    at the end, unless the caller has renamed it.
+    Anything else of that name, such as a link to another file, is removed first. The file is
+    removed at the end, unless the caller has renamed it.
     """
     sweep(path.parent)
     temporary = temporary_name(path)
@@ -134,13 +140,13 @@ def temporary_file(path: Path) -> Iterator[Path]:
 
 
 def _new_folder(prefix: str, parent: Path | None) -> Path:
-    """Make a folder named `prefix` and its owner, in `parent` or the system's place for such."""
+    """Make a folder named by `prefix` and its owner, in `parent` or the system's own."""
     import tempfile
 
-    place = Path(tempfile.gettempdir()) if parent is None else parent
-    sweep(place)
+    folder = Path(tempfile.gettempdir()) if parent is None else parent
+    sweep(folder)
     while True:
-        path = place / f"{prefix}{_owner_of(os.getpid())}-{next(_numbers)}"
+        path = folder / f"{prefix}{_owner_of(os.getpid())}-{next(_numbers)}"
         with suppress(FileExistsError):
             path.mkdir(mode=0o700)
             _live.add(path)
@@ -156,8 +162,8 @@ def _remove_folder(path: Path) -> None:
 def temporary_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
     """Yield a new folder, which is removed at the end.
 
-    `prefix` is letters and a hyphen, behind a point if the folder is to be hidden. Without
-    `parent`, it lies in the system's place for temporary files.
+    `prefix` is letters and a hyphen; a dot before it hides the folder. Without `parent`, the folder
+    is in the system's temporary folder.
     """
     path = _new_folder(prefix, parent)
     try:
@@ -181,8 +187,8 @@ class TemporaryFolder:
     def keep_until_exit(self) -> None:
         """Keep the folder until the program ends.
 
-        A lazy frame names a file but holds no reference to this object, so a folder whose files
-        lazy frames may still read must not be deleted before.
+        A lazy frame names a file but has no reference to this object. Its file must not be deleted
+        while the frame may still read it.
         """
         _KEPT.append(self)
 

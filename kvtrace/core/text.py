@@ -1,6 +1,7 @@
-"""Text files whose byte order mark names their encoding: PowerShell writes UTF-16, Excel a mark.
+"""Text files in UTF-8 or UTF-16; a byte order mark at their start tells the encoding.
 
-Everything here returns UTF-8 without a mark.
+PowerShell writes UTF-16, Excel writes UTF-8 with a mark. All functions here return UTF-8 without a
+mark.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import BinaryIO
 from kvtrace.core.errors import TraceError
 
 _UTF8_MARK = codecs.BOM_UTF8
-_START_BYTES, _PIECE_BYTES = 1 << 16, 1 << 20
+_START_BYTES, _CHUNK_BYTES = 1 << 16, 1 << 20
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 
 
 def is_utf16(start: bytes) -> bool:
-    """Return whether a file that begins with `start` is UTF-16."""
+    """Return whether a file is UTF-16; `start` are its first bytes."""
     return start.startswith(_UTF16_MARKS)
 
 
@@ -32,25 +33,28 @@ def has_byte_order_mark(path: Path) -> bool:
 
 
 def as_utf8(data: bytes) -> bytes:
-    """Return text, or the start of a text, as UTF-8 without a byte order mark."""
+    """Return text, or the start of a text, as UTF-8 without a byte order mark.
+
+    `data` begins with the first byte of the file.
+    """
     if is_utf16(data):
         return data.decode("utf-16", errors="replace").encode()
     return data.removeprefix(_UTF8_MARK)
 
 
 LINE_BYTES = 64 << 20
-"""A line of a text file is no longer.
+"""Largest line of a text file.
 
 A prompt of a million tokens, logged as text and as numbers, takes 12 MiB.
 """
 DOCUMENT_BYTES = 4 << 30
-"""A file that is read at once is no longer."""
+"""Largest file that is read at once."""
 
 
 def utf8_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a text file as UTF-8, with their line ends.
 
-    TraceError for a line of more than LINE_BYTES, before more of it is read.
+    TraceError for a line of more than LINE_BYTES; the remainder of such a line is not read.
     """
     with path.open("rb") as file:
         start = file.read(2)
@@ -71,6 +75,7 @@ def utf8_lines(path: Path) -> Iterator[bytes]:
 
 
 def _check_line(length: int, path: Path, number: int) -> None:
+    """Raise TraceError if the line `number` of `path` is too long."""
     if length > LINE_BYTES:
         limit = f"{LINE_BYTES >> 20} MiB"
         raise TraceError(
@@ -79,10 +84,10 @@ def _check_line(length: int, path: Path, number: int) -> None:
 
 
 def read_bounded(path: Path) -> bytes:
-    """Return the content of a file that must be read at once.
+    """Return the content of a text file that must be read at once.
 
-    TraceError if it is larger than DOCUMENT_BYTES, or neither a regular file nor a pipe. A pipe is
-    read no further than that.
+    TraceError if it is not text, is larger than DOCUMENT_BYTES, or is neither a regular file nor a
+    pipe. A pipe is not read beyond that size.
     """
     mode = path.stat().st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode)):
@@ -91,18 +96,21 @@ def read_bounded(path: Path) -> bytes:
         start = file.read(_START_BYTES)
         if b"\0" in start and not is_utf16(start):
             raise TraceError("its first 64 KiB hold NUL bytes: not a text file", path=path)
-        parts, length = [start], len(start)
-        # In pieces: Python takes memory for as much as is asked for.
-        while piece := file.read(_PIECE_BYTES):
-            parts.append(piece)
-            length += len(piece)
+        chunks, length = [start], len(start)
+        # One read of DOCUMENT_BYTES would allocate that much memory even for a small file.
+        while chunk := file.read(_CHUNK_BYTES):
+            chunks.append(chunk)
+            length += len(chunk)
             if length > DOCUMENT_BYTES:
                 raise TraceError(f"larger than {DOCUMENT_BYTES >> 30} GiB", path=path)
-    return b"".join(parts)
+    return b"".join(chunks)
 
 
 def open_utf8(path: Path) -> BinaryIO | Path:
-    """Return what reads a file as UTF-8: the path itself, or for UTF-16 its text in memory."""
+    """Return a source from which a file can be read as UTF-8.
+
+    It is the path itself, or, if the file is UTF-16, its text in memory.
+    """
     with path.open("rb") as file:
         start = file.read(2)
         if not is_utf16(start):

@@ -1,7 +1,7 @@
 """`Trace`: a trace file as Python users see it, with names in place of codes.
 
-A trace may be larger than memory, so a `Trace` refers to files and reads them when it is asked to.
-The trace that `kvtrace.simulate` returns lies in a temporary folder until `save` copies it.
+A trace may be larger than memory, so a `Trace` refers to files and reads them on demand. The trace
+that `kvtrace.simulate` returns is in a temporary folder until `save` copies it.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Trace:
             >>> str(table.schema.field("tier").type)
             'dictionary<values=string, indices=int8, ordered=0>'
         """
-        rows = open_table(self.path, TRACE).whole()
+        rows = open_table(self.path, TRACE).read_all()
         position = rows.schema.names.index("tier")
         codes = rows.column("tier").combine_chunks()
         if isinstance(codes, pa.ChunkedArray):
@@ -221,8 +221,8 @@ class Trace:
         `rows` needs the columns `ts_ns`, `op`, `tier` (names, or positions in `tiers`),
         `object_id` and `length_bytes`. A missing `phase` is `other`, a missing `offset_bytes` or
         `rank` is 0, a missing `request_id` or `stage` is null. `tiers` gives the capacity of each
-        tier in bytes, fastest first; None has no bound. `argv` is what the metadata call the
-        command that made the rows.
+        tier in bytes, fastest first; None has no bound. `argv` is the
+        command that made the rows, for the metadata.
 
         Raises:
             ConfigError: if a column is missing or has a value that is not allowed.
@@ -325,12 +325,12 @@ def open_trace(path: str | Path, folder: TemporaryFolder | None) -> Trace:
 
 
 def _scan(path: Path, table: Table) -> pl.LazyFrame:
-    """Return a file of `table` as a lazy frame whose closed sets are Polars' enumerations."""
+    """Return a file of `table` as a lazy frame. Its closed sets are Polars enumerations."""
     reader: Reader = open_table(path, table)
     if path.name.endswith(".parquet"):
         frame = pl.scan_parquet(path)
     else:
-        frame = pl.LazyFrame(pl.from_arrow(reader.whole()))
+        frame = pl.LazyFrame(pl.from_arrow(reader.read_all()))
     return frame.with_columns(
         pl.col(column.name).cast(pl.String).cast(pl.Enum([str(value) for value in column.values]))
         for column in table.columns
@@ -377,11 +377,11 @@ _DEFAULTS: dict[str, object] = {
     "request_id": None,
     "stage": None,
 }
-"""Values of columns of a trace that a user's own rows may lack."""
+"""Values of the trace columns that a user's rows may lack."""
 
 
 def _complete_rows(rows: pa.Table, tiers: Sequence[str]) -> pa.Table:
-    """Return a user's rows as the trace table has them: all columns, in order and of its types."""
+    """Return a user's rows as a trace table: with all columns, in its order and of its types."""
     schema = arrow_schema(TRACE)
     if unknown := sorted(set(rows.column_names) - set(schema.names)):
         raise ConfigError(f"unknown column {unknown[0]!r}; a trace has {', '.join(schema.names)}")
@@ -412,8 +412,8 @@ def _complete_rows(rows: pa.Table, tiers: Sequence[str]) -> pa.Table:
 def _positions(values: pa.ChunkedArray, names: Sequence[str], column: str) -> pa.Array:
     """Return the position of each value of a text column in `names`, as int8."""
     text = values.cast(pa.string())
-    found = pc.index_in(text, pa.array(names, pa.string())).cast(pa.int8())
-    if found.null_count:
-        wrong = text.filter(found.is_null())[0].as_py()
+    positions = pc.index_in(text, pa.array(names, pa.string())).cast(pa.int8())
+    if positions.null_count:
+        wrong = text.filter(positions.is_null())[0].as_py()
         raise ConfigError(f"column {column}: {wrong!r} is not one of {', '.join(names)}")
-    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
+    return positions.combine_chunks() if isinstance(positions, pa.ChunkedArray) else positions

@@ -1,6 +1,6 @@
-"""The only place where units are converted.
+"""Conversion of units from and to text.
 
-GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds.
+GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds. No other module converts units.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from kvtrace.core.parameters import named
 
 BYTES: Final = (
     {"": 1, "b": 1}
-    | {prefix: 1024**n for n, prefix in enumerate("kmgt", 1)}
-    | {f"{prefix}ib": 1024**n for n, prefix in enumerate("kmgtp", 1)}
-    | {f"{prefix}b": 1000**n for n, prefix in enumerate("kmgtp", 1)}
+    | {prefix: 1024**power for power, prefix in enumerate("kmgt", 1)}
+    | {f"{prefix}ib": 1024**power for power, prefix in enumerate("kmgtp", 1)}
+    | {f"{prefix}b": 1000**power for power, prefix in enumerate("kmgtp", 1)}
 )
+"""Bytes in each unit, in lower case; a bare prefix, as in `4k`, is binary."""
 DURATIONS_NS: Final = {
     "ns": 1,
     "us": 10**3,
@@ -42,48 +43,56 @@ _UNPRINTABLE = re.compile(
 _QUANTITY = re.compile(r"\s*([0-9]{1,40}(?:\.[0-9]{1,40})?)\s*([A-Za-zµ]*)\s*")
 
 
-def _parse(text: str, units: dict[str, int], what: str, example: str, default_unit: str) -> int:
+def _parse_quantity(
+    text: str, units: dict[str, int], quantity: str, example: str, default_unit: str
+) -> int:
+    """Return the number in `text` times its unit; a bare number is in `default_unit`.
+
+    `quantity`, such as "a size", and `example` are for the error message.
+    """
     if (match := _QUANTITY.fullmatch(text)) is None:
-        raise ConfigError(f"{text!r} is not {what}; write for example {example}")
+        raise ConfigError(f"{text!r} is not {quantity}; write for example {example}")
     number, unit = match.groups()
     scale = units.get((unit or default_unit).lower())
     if scale is None:
-        known = ", ".join(name for name in units if name)
-        raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {known}")
-    whole, _, fraction = number.partition(".")
-    # Integer arithmetic: 0.1 of a unit must come out the same everywhere.
-    value = int(whole) * scale + (int(fraction) * scale // 10 ** len(fraction) if fraction else 0)
+        unit_names = ", ".join(name for name in units if name)
+        raise ConfigError(f"unknown unit {unit!r} in {text!r}; use one of {unit_names}")
+    integer_digits, _, fraction_digits = number.partition(".")
+    # Integer arithmetic, so that a fraction such as 0.1 is equal on all machines.
+    value = int(integer_digits) * scale
+    if fraction_digits:
+        value += int(fraction_digits) * scale // 10 ** len(fraction_digits)
     if value > INT64_MAX:
         raise ConfigError(f"{text!r} is too large; at most {INT64_MAX} fits a trace")
     return value
 
 
-_LEAST_BARE_BYTES = 4096
-"""A page: smaller sizes need a unit."""
+_MIN_BARE_BYTES = 4096
+"""Smallest size (a page) that may be written without a unit."""
 
 
 def parse_bytes(text: str) -> int:
-    """Return the bytes that `text` names, such as `64GiB`, `2TB`, `4k` (binary) or `4096`.
+    """Return the size `text` in bytes, such as `64GiB`, `2TB`, `4k` (binary) or `4096`.
 
-    ConfigError for a small number without a unit: 8 was hardly meant in bytes.
+    ConfigError for a small number without a unit: 8 is probably not meant in bytes.
     """
-    value = _parse(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
-    if 0 < value < _LEAST_BARE_BYTES and text.strip()[-1].isdigit():
+    value = _parse_quantity(text, BYTES, "a size", "64GiB, 2TB or 4096", "b")
+    if 0 < value < _MIN_BARE_BYTES and text.strip()[-1].isdigit():
         number = text.strip()
         raise ConfigError(f"{number} has no unit; write {number}B, {number}KiB or {number}GiB")
     return value
 
 
 def parse_duration_ns(text: str) -> int:
-    """Return the nanoseconds that `text` names, such as `60s`, `5m`, `250ms`.
+    """Return the duration `text` in nanoseconds, such as `60s`, `5m`, `250ms`.
 
-    A bare number is seconds.
+    A bare number is in seconds.
     """
-    return _parse(text, DURATIONS_NS, "a duration", "60s, 5m or 250ms", "s")
+    return _parse_quantity(text, DURATIONS_NS, "a duration", "60s, 5m or 250ms", "s")
 
 
 def parse_rate_per_s(text: str) -> float:
-    """Return the rate per second that `text` names, such as `20/s`, `90/min`, `0.5`.
+    """Return the rate `text` per second, such as `20/s`, `90/min`, `0.5`.
 
     A bare number is per second.
     """
@@ -99,19 +108,20 @@ def parse_rate_per_s(text: str) -> float:
 
 
 def per_second(count: float | None, time_ns: float | None) -> float | None:
-    """Return the rate of so many in a time.
+    """Return the rate of `count` in `time_ns` per second.
 
-    Null if one of them is not known, or none has passed.
+    Null if count or time is null, or if no time has passed.
     """
-    return (
-        count * NS_PER_S / time_ns
-        if count is not None and time_ns is not None and time_ns > 0
-        else None
-    )
+    if count is None or time_ns is None or time_ns <= 0:
+        return None
+    return count * NS_PER_S / time_ns
 
 
 def positive(parameter: str, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """Return `parse` for a value of `parameter` that must be above 0; ConfigError names it."""
+    """Return a parser that calls `parse` and refuses values that are not above 0.
+
+    Its ConfigError names `parameter`.
+    """
 
     def parsed(text: str) -> int:
         try:
@@ -126,52 +136,54 @@ def positive(parameter: str, parse: Callable[[str], int]) -> Callable[[str], int
 
 
 def format_bytes(count: float | None) -> str:
-    """Return `count` bytes in decimal units, as rates are and drives are sold, three significant
-    digits.
+    """Return `count` bytes with three significant digits; null as a dash.
 
-    Null is a dash.
+    Units are decimal, as in rates and in the nominal capacity of drives.
     """
     return _scaled(count, ("B", "kB", "MB", "GB", "TB", "PB"), 1000)
 
 
 def format_io_size(count: int) -> str:
-    """Return the length of an I/O, a block or a page in binary units, as fio's bs= has them.
+    """Return the length of an I/O, a block or a page, such as 4 KiB or 1 MiB.
 
-    4 KiB, 1 MiB.
+    Units are binary, as in fio's bs=.
     """
     return _scaled(count, ("B", "KiB", "MiB", "GiB"), 1024).replace(".00 ", " ").replace(".0 ", " ")
 
 
 def _scaled(value: float | None, units: tuple[str, ...], step: int) -> str:
-    """Return `value` in the first of `units`, each `step` times the one before, in which it is less
-    than `step`.
+    """Return `value` in the smallest of `units` that needs fewer than `step` of it; null as a dash.
+
+    Each unit is `step` times the one before. The largest unit takes any value.
     """
     if value is None:
         return "-"
-    scaled, last = float(value), units[-1]
+    scaled = float(value)
     for unit in units:
-        if unit == last or abs(round(scaled, _decimals(scaled))) < step:
+        if unit == units[-1] or abs(round(scaled, _decimals(scaled))) < step:
             break
         scaled /= step
-    # Bytes are whole.
-    return f"{scaled:.{0 if unit == 'B' else _decimals(scaled)}f} {unit}"
+    # Bytes have no decimals.
+    decimals = 0 if unit == "B" else _decimals(scaled)
+    return f"{scaled:.{decimals}f} {unit}"
 
 
 def format_duration(ns: float | None) -> str:
-    """Return `ns` nanoseconds in the unit that reads best; null as a dash."""
+    """Return `ns` nanoseconds in the largest unit that they fill; null as a dash."""
     if ns is None:
         return "-"
     if ns == 0:
         return "0 s"
     for unit, scale in (("s", 1e9), ("ms", 1e6), ("µs", 1e3)):
-        if abs(ns) >= 0.9995 * scale:  # 999.5 of the unit below and more would round to 1000
+        # 999.5 and more of the unit below would round to 1000.
+        if abs(ns) >= 0.9995 * scale:
             value = ns / scale
             return f"{value:.{_decimals(value)}f} {unit}"
     return f"{ns:.0f} ns"
 
 
 def format_years(years: float) -> str:
-    """Return how long a drive lasts: in years, below one in days or hours."""
+    """Return the life of a drive in years, or, if shorter than one, in days or hours."""
     for value, unit in ((years, "years"), (years * DAYS_PER_YEAR, "days")):
         if value >= 1:
             return f"{value:,.{_decimals(value)}f} {unit}"
@@ -179,7 +191,7 @@ def format_years(years: float) -> str:
 
 
 def format_rate(bytes_per_s: float | None) -> str:
-    """Return a bandwidth in decimal units, as drives are sold; null as a dash."""
+    """Return a bandwidth in decimal units, as data sheets of drives have it; null as a dash."""
     return _scaled(bytes_per_s, ("B/s", "kB/s", "MB/s", "GB/s"), 1000)
 
 
@@ -188,33 +200,37 @@ def format_count(count: float | None) -> str:
     return "-" if count is None else f"{count:,.0f}"
 
 
-def counted(count: float, what: str) -> str:
-    """Return so many of `what`: 1 trial, 3,000 trials."""
-    return f"{count:,.0f} {what}{'' if count == 1 else 's'}"
+def counted(count: float, noun: str) -> str:
+    """Return `count` with its noun in the singular or plural: 1 trial, 3,000 trials."""
+    return f"{count:,.0f} {noun}{'' if count == 1 else 's'}"
 
 
 def percent(share: float) -> str:
-    """Return a share of 1 as a percentage that never rounds to none or all."""
-    if 0 < share < 0.001:  # noqa: PLR2004 - what one decimal would show as 0
+    """Return a share of 1 as a percentage; only 0 is shown as 0 %, and only 1 as 100 %."""
+    if 0 < share < 0.001:  # noqa: PLR2004 - one decimal would show 0
         return "< 0.1 %"
-    if 0.999 < share < 1:  # noqa: PLR2004 - what one decimal would show as 100
+    if 0.999 < share < 1:  # noqa: PLR2004 - one decimal would show 100
         return "> 99.9 %"
     return f"{share * 100:.1f} %"
 
 
 def _decimals(value: float) -> int:
-    return 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0  # noqa: PLR2004 - three digits, as rounded
+    """Return the number of decimals that gives `value` three significant digits."""
+    # Limits that take the rounding into account: 9.995 becomes 10.0.
+    if abs(value) < 9.995:  # noqa: PLR2004
+        return 2
+    return 1 if abs(value) < 99.95 else 0  # noqa: PLR2004
 
 
 def printable(text: str) -> str:
-    r"""Return `text` with what a terminal would act on, or turn around, as its code.
+    r"""Return `text` with control characters and marks of text direction as their codes.
 
-    Files name things as they like.
+    Names come from files, and a terminal would obey such characters.
 
     >>> print(printable("a\x1b[2Jb"))
     a\u001b[2Jb
     """
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _UNPRINTABLE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 _SHARE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*(%?)\s*")
@@ -222,9 +238,9 @@ _PRICE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*/\s*([A-Za-z]+)\s*")
 
 
 def parse_share(text: str, parameter: str) -> float:
-    """Return the share that `text` gives, such as 80% or 0.8, of any size.
+    """Return the share `text`, such as 80% or 0.8; it may exceed 1.
 
-    ConfigError, naming `parameter`, if it is no share.
+    ConfigError, which names `parameter`, if `text` is not a share.
     """
     match = _SHARE.fullmatch(text)
     if match is None:
@@ -233,9 +249,9 @@ def parse_share(text: str, parameter: str) -> float:
 
 
 def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:
-    """Return the price of a byte that `text` says, such as 0.1/GiB.
+    """Return the price of one byte for a price such as 0.1/GiB.
 
-    ConfigError, naming `where`, if it says none.
+    ConfigError, which begins with `where`, if `text` is not a price.
     """
     match = _PRICE.fullmatch(text)
     if match is None:

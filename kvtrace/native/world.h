@@ -754,8 +754,8 @@ struct World {
     TABLE(int64_t, retrieved);       // [actors, top_chunks]: the items that each actor retrieves.
 
     // Buffers that a flush empties.
-    TABLE(int64_t, made_size);      // [rows]: sizes of new objects.
-    TABLE(LoggedRequest, log);      // [rows]: requests of users.
+    TABLE(int64_t, made_size); // [rows]: sizes of new objects.
+    TABLE(LoggedRequest, log); // [rows]: requests of users.
     // [rows]; times to first token of requests, in order; empty if computing is not modelled.
     TABLE(int64_t, first_token_ns);
 

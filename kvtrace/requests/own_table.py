@@ -33,7 +33,7 @@ def read(path: Path) -> reading.Requests:
     TraceError if it holds another table, or invalid requests.
     """
     reader = open_table(path, REQUESTS)
-    table, source = reader.whole(), reader.meta.source or {}
+    table, source = reader.read_all(), reader.meta.source or {}
     if not table.num_rows:
         raise TraceError("holds no request", path=path)
     block_tokens = source.get("block_tokens") or 0

@@ -5,7 +5,6 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
-from kvtrace.core.document.chapters import event_lines, event_tables, fleet_headline, fleet_tables
 from kvtrace.core.document.document import (
     Chapter,
     Document,
@@ -14,6 +13,12 @@ from kvtrace.core.document.document import (
     Sheet,
     Unit,
     table_of,
+)
+from kvtrace.core.document.fleet_chapters import (
+    event_lines,
+    event_tables,
+    fleet_headline,
+    fleet_tables,
 )
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS

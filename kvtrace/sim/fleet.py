@@ -19,7 +19,7 @@ from msgspec import UNSET, UnsetType
 
 from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.config import nearest
-from kvtrace.core.document.chapters import HitRatios, hit_ratios
+from kvtrace.core.document.fleet_chapters import HitRatios, hit_ratios
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import TRACE, Op, Phase, enum_code

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import available_bytes
-from kvtrace.core.native.library import StructAt, function, held_back
+from kvtrace.core.native.library import StructAt, defer_signals, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.parameters import named
 from kvtrace.core.simulation_stats import (
@@ -723,7 +723,7 @@ class Simulation:
         # Not ctypes.cast(ask): its result refers to itself, and with that the callback and this
         # simulation would live until the cyclic collector runs.
         self.world.ask = ctypes.c_void_p.from_buffer(ask).value
-        with held_back() as signals:
+        with defer_signals() as signals:
             is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
             # The counters are read here. Prompts that still wait get their first tokens after it,
             # without effect on the counters.

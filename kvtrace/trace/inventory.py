@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from kvtrace.core import pa
 from kvtrace.core.arrays import Array, Columns
-from kvtrace.core.document.chapters import event_lines, event_tables
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
@@ -26,6 +25,7 @@ from kvtrace.core.document.document import (
     Unit,
     table_of,
 )
+from kvtrace.core.document.fleet_chapters import event_lines, event_tables
 from kvtrace.core.errors import TraceError, refuse
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts

@@ -37,11 +37,11 @@ from kvtrace.core.schema import (
 from kvtrace.core.tables import (
     BLOCK_BYTES,
     create,
+    decompress,
     line_blocks,
     objects_path,
     open_table,
     read_csv,
-    unpacked,
 )
 from kvtrace.core.units import NS_PER_S, counted, format_duration
 from kvtrace.sim.chains import Numbers, grown
@@ -157,7 +157,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
     """Yield the text of `path`, plain or zstd, some MiB at a time."""
     with path.open("rb") as file:
         if file.read(len(ZSTD_MAGIC)) == ZSTD_MAGIC:
-            yield from unpacked(path)
+            yield from decompress(path)
             return
         file.seek(0)
         while data := file.read(BLOCK_BYTES):
@@ -364,7 +364,7 @@ def _keys(source: Path) -> pl.Series | None:
     if not path.exists():
         return None
     objects = pl.DataFrame(
-        pl.from_arrow(open_table(path, OBJECTS).whole().select(["object_id", "key"]))
+        pl.from_arrow(open_table(path, OBJECTS).read_all().select(["object_id", "key"]))
     )
     ids = objects["object_id"]
     if len(ids) and (ids[0] != 0 or ids[-1] != len(ids) - 1):

@@ -241,11 +241,11 @@ def test_rows_of_ranks_come_in_the_order_of_one_clock(tmp_path: Path) -> None:
             OpsFile(write_ops(path, rows, np.full(5, 4096), late_s * S), late_ns=late_s * S)
         )
     parts = list(read_in_time(files, is_open_loop=False))
-    submitted = np.concatenate([part.part.rows["submitted_ns"] for part in parts])
+    submitted = np.concatenate([part.ops_rows.rows["submitted_ns"] for part in parts])
     of_file = np.concatenate([part.file for part in parts])
     assert (submitted // S).tolist() == [0, 1, 2, 2, 3, 3, 4, 4, 5, 6]
     assert of_file.tolist() == [0, 0, 0, 1, 0, 1, 0, 1, 1, 1]
-    rows = np.concatenate([part.part.rows["trace_row"] for part in parts])
+    rows = np.concatenate([part.ops_rows.rows["trace_row"] for part in parts])
     assert rows.tolist() == list(range(10))
 
 

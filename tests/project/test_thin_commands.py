@@ -30,8 +30,8 @@ PARSING = {
 PRINTING = {
     "kvtrace.core",
     "kvtrace.core.document.document",
+    "kvtrace.core.document.drawing",
     "kvtrace.core.document.export",
-    "kvtrace.core.document.page",
     "kvtrace.core.document.terminal",
     "kvtrace.core.json_types",
     "kvreplay.run.watch",  # a run while it goes on

@@ -9,7 +9,7 @@ import numpy as np
 from kvreplay.tiers.modelled import DriveCell, DriveFile, DriveTimes
 from kvtrace.core.files import write_json
 from kvtrace.core.metrics.distribution import distribution_of as distribution
-from kvtrace.core.run.run_file import sealed
+from kvtrace.core.run.run_file import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ def drive_of(cells: list[DriveCell]) -> DriveFile:
         cells=cells,
         held_out=None,
     )
-    return sealed(found)
+    return seal(found)
 
 
 def write_drive(path: Path, **of_cells: Any) -> DriveFile:

@@ -22,11 +22,11 @@ from kvreplay.ranks.helper import Instant, Ranks
 from kvreplay.ranks.parts import Ordered, RankReport
 from kvreplay.ranks.rank_session import RankSession
 from kvreplay.result.run_tables import PartialRunFile
-from kvtrace.core.run.run_file import KnownFacts, RunFile
+from kvtrace.core.run.run_file import CheckedFacts, RunFile
 
 # As msgspec first meets a class it reads its annotations, which does not survive several threads
 # that do so at once.
-for met in (Ordered, RankReport, KnownFacts, PartialRunFile, RunFile):
+for met in (Ordered, RankReport, CheckedFacts, PartialRunFile, RunFile):
     msgspec.json.Decoder(met)
 
 

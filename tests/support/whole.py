@@ -12,4 +12,4 @@ from kvtrace.core.tables import open_table
 
 def read_table(path: Path | str, table: Table) -> pa.Table:
     """Return the whole table at `path`."""
-    return open_table(path, table).whole()
+    return open_table(path, table).read_all()

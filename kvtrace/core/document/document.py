@@ -1,11 +1,12 @@
-"""A report as tables with units and charts of them, from which every form is written.
+"""A report as tables with units, and charts of them.
 
-The forms are a terminal, HTML, Markdown, CSV and a workbook. What is shown to people is built as a
-Document once::
+Every output is first built as a Document. The terminal, HTML, Markdown, CSV and workbook forms are
+all written from it::
 
     columns = [ReportColumn("tier"), ReportColumn("read_bytes", "read", Unit.BYTES)]
     table = table_of("Operations", Sheet.PERFORMANCE, columns, [["nvme", 4096]])
-    show_documents([Document(name="run", headline="kept pace", chapters=[Chapter("Throughput", [table])])])
+    chapter = Chapter("Throughput", [table])
+    show_documents([Document(name="run", headline="kept pace", chapters=[chapter])])
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from kvtrace.core.json_types import JsonObject
 
 
 class Unit(StrEnum):
-    """What a number counts."""
+    """The unit of a number."""
 
     TEXT = ""
     COUNT = "count"
@@ -38,11 +39,11 @@ class Unit(StrEnum):
     RATIO = "ratio"
     YEARS = "years"
     EXACT = "exact number"
-    """Printed with all its digits, such as an answer to a query."""
+    """Printed with all digits, such as the answer to a query."""
 
 
 class Sheet(StrEnum):
-    """The sheets of our workbook, which follow MLPerf's."""
+    """The sheets of our workbook; their names follow MLPerf's."""
 
     SUMMARY = "Report"
     PARAMETERS = "Parameters"
@@ -54,7 +55,7 @@ class Sheet(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell whose unit is its own, not its column's."""
+    """A value with a unit of its own, which replaces that of its column."""
 
     value: object
     unit: Unit
@@ -91,52 +92,47 @@ class Series:
     x: list[float]
     y: list[float]
     weight: list[float] | None = None
-    """Of cells: 0 … 1, how dark."""
+    """Darkness of each cell, 0 … 1; for ranges, the end of each one."""
     colour: int | None = None
-    """Its place among the colours.
-
-    Series that belong together share one; null: each has its own.
-    """
+    """Index of the colour; series that belong together share one. Null: by the order of series."""
     texts: list[str] | None = None
-    """What each point is, or what stands in each cell of a map."""
+    """A description of each point, or the text in each cell of a map."""
     is_joined: bool = True
-    """Whether a line goes through its points."""
+    """Whether a line connects the points."""
 
 
 class ChartShape(StrEnum):
-    """How a chart is drawn.
-
-    `bars` and `cells` are powers of two wide (`bars`) or high (`cells`).
-    """
+    """The form of a chart: lines, bars, or a heat map."""
 
     STEPS = "steps"
+    """Horizontal lines, each `x_step` long."""
     CURVE = "curve"
     """Shares of 1 against sizes."""
     QUANTILES = "quantiles"
     """Times by share of operations, on an axis that gives each further nine the same room."""
     BARS = "bars"
+    """A histogram; each bar extends from x to 2 x."""
     CELLS = "cells"
+    """A heat map; each cell is `x_step` wide and extends from y to 2 y."""
     GRID = "grid"
+    """A heat map; each cell is `x_step` wide and `y_step` high."""
     LOLLIPOPS = "lollipops"
     LOAD = "load"
-    """Lines with a point for each load that was tried."""
+    """Lines with a point for each load tried."""
     POINTS = "points"
     """Points, and lines through some of them."""
     MAP = "map"
-    """Cells one wide and one high over two closed sets, each with its value.
-
-    The darker, the larger.
-    """
+    """A heat map over two lists of names, with the value in each cell; darker is larger."""
     RANGES = "ranges"
-    """For each of a closed set, from where to where a figure goes.
+    """Horizontal bars, one for each of a list of names.
 
-    X is the start, weight the end, y the place.
+    X is the start of a bar, weight its end, y the index of its name.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture of the table below it."""
+    """A chart of the table below it, in raw units."""
 
     title: str
     shape: ChartShape
@@ -144,29 +140,29 @@ class Chart:
     y_unit: Unit
     series: list[Series]
     x_step: float = 0.0
-    """How wide a step or cell is; bars and the height of cells go to twice their start."""
+    """Width of a step or cell."""
     y_step: float = 0.0
-    """How high a cell of a grid is."""
+    """Height of a cell of a grid."""
     x_end: float = 0.0
-    """Where the axis of time ends, for charts that are to be compared.
+    """End of the x axis, equal in charts that are compared.
 
-    0: where the last cell or step does.
+    0: the axis ends with the last cell or step.
     """
     marks: tuple[tuple[float, str], ...] = ()
-    """Upright lines at an x, with a label."""
+    """Vertical lines: position on x, and label."""
     x_title: str = ""
     y_title: str = ""
-    """What an axis shows, without its unit; else what its unit measures."""
+    """Titles of the axes without units; empty: the quantity that the unit measures."""
     y_end: float = 0.0
-    """Where the other axis ends, for the same reason."""
+    """End of the y axis, as `x_end`."""
     x_names: tuple[str, ...] = ()
     y_names: tuple[str, ...] = ()
-    """What stands at 0, 1, … of an axis that is a closed set."""
+    """Names at 0, 1, … of an axis of names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """Rows of raw values; null is what was not measured."""
+    """Rows of raw values; null is a value that was not measured."""
 
     title: str
     sheet: Sheet
@@ -175,14 +171,11 @@ class ReportTable:
     charts: tuple[Chart, ...] = ()
     note: str = ""
     keys: int = 1
-    """How many of the first columns name a row."""
+    """Number of columns, from the first on, that identify a row."""
     bars: str = ""
-    """Column of counts that a terminal also shows as bars, the longest full.
-
-    The buckets of a histogram.
-    """
+    """Name of a column of counts that a terminal also shows as bars, such as of a histogram."""
     is_answer: bool = False
-    """Shown whole, beside its charts too, however long it is: it is what was asked for."""
+    """Whether this is the main result, which is shown in full even if it is long and has charts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,41 +186,41 @@ class Highlight:
     value: object
     unit: Unit
     detail: str = ""
-    """What it is of, in a few words."""
+    """The operation, tier or condition of the figure, in a few words."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """Tables that answer one question; without a title, those that need none."""
+    """Tables that answer one question; the title may be empty."""
 
     title: str
     tables: list[ReportTable]
     notes: list[str] = field(default_factory=list)
-    """Lines that are read after the tables."""
+    """Lines below the tables."""
     is_folded: bool = False
-    """Details, which a page shows when asked for."""
+    """Whether a page hides the chapter until its title is clicked."""
     in_short: str = ""
-    """What a terminal says in the place of the tables."""
+    """A line that a terminal prints instead of the tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """The report of one trace, run, probe or set of jobs, or of several beside each other."""
+    """The report of one trace, run, probe or set of jobs, or a comparison of several."""
 
     name: str
-    """What it is of, such as a file; empty where the reader has just named it."""
+    """The file or other subject; empty if it is on the command line just above."""
     headline: str
     chapters: list[Chapter]
     notes: list[str] = field(default_factory=list)
     highlights: list[Highlight] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    """What a reader must know before any figure, such as that the run is partial."""
+    """Lines that precede all figures, such as that the run is partial."""
     subject: list[str] = field(default_factory=list)
-    """On what: a line for each target, such as its drive."""
+    """A line for each target, such as its drive."""
     about: str = ""
-    """What a page is called by: the drive, the model and the workload; without it, `name`."""
+    """The title of a page: drive, model and workload; empty: `name`."""
     pictures: tuple[Chart, ...] = ()
-    """Those of its charts that a page shows first."""
+    """Charts that a page shows first."""
 
     @property
     def tables(self) -> list[ReportTable]:
@@ -291,39 +284,54 @@ def parameters(title: str, sheet: Sheet, facts: JsonObject, note: str = "") -> R
 
 def raw_cell(value: object, column: ReportColumn) -> tuple[object, Unit]:
     """Return a cell's raw value and its unit."""
-    return (value.value, value.unit) if isinstance(value, Cell) else (value, column.unit)
+    if isinstance(value, Cell):
+        return value.value, value.unit
+    return value, column.unit
 
 
 def show(value: object, unit: Unit) -> str:
-    """Return a value as people read it, bytes by powers of 1000 as rates are; null as a dash."""
+    """Return a value with its unit as text; null is a dash.
+
+    Bytes use powers of 1000, as rates do.
+    """
     if value is None:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _SHOWN[unit](value)
+    return _FORMATTERS[unit](value)
 
 
 _FOUR_DIGITS = 1000
+_MANY_TIMES = 10
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
+    """Return a number with four significant digits, or all digits before the point."""
     return f"{value:,.0f}" if abs(value) >= _FOUR_DIGITS else f"{value:.4g}"
 
 
-_SHOWN: Final[dict[Unit, Callable[[Any], str]]] = {
+def _format_count(value: float) -> str:
+    """Return a count with thousands separated; a mean of counts keeps one decimal."""
+    return units.format_count(value) if float(value).is_integer() else f"{value:,.1f}"
+
+
+def _format_ratio(value: float) -> str:
+    """Return a ratio with three decimals, from 10 on with four significant digits."""
+    return f"{value:.3f}" if value < _MANY_TIMES else _format_number(value)
+
+
+_FORMATTERS: Final[dict[Unit, Callable[[Any], str]]] = {
     Unit.TEXT: lambda value: units.printable(str(value)),
     Unit.EXACT: lambda value: units.printable(str(value)),
-    Unit.COUNT: lambda value: (
-        units.format_count(value) if float(value).is_integer() else f"{value:,.1f}"
-    ),
+    Unit.COUNT: _format_count,
     Unit.BYTES: units.format_bytes,
     Unit.IO_BYTES: units.format_io_size,
     Unit.BYTES_PER_DAY: lambda value: f"{units.format_bytes(value)}/day",
     Unit.NS: units.format_duration,
     Unit.BYTES_PER_S: units.format_rate,
     Unit.SHARE: lambda value: f"{value * 100:.4g} %",
-    Unit.PER_S: _number,
-    Unit.NUMBER: _number,
+    Unit.PER_S: _format_number,
+    Unit.NUMBER: _format_number,
     Unit.YEARS: units.format_years,
-    Unit.RATIO: lambda value: f"{value:.3f}" if value < _FOUR_DIGITS / 100 else _number(value),
+    Unit.RATIO: _format_ratio,
 }

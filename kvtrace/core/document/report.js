@@ -1,32 +1,39 @@
-// Draws a chart once it comes near the window; until then, on paper and if anything fails, its SVG stands there.
+// Draws the Bokeh figure of a chart when the chart comes near the window. The chart's SVG stands in
+// its place until then, on paper, and if anything fails.
 "use strict";
 {
   Bokeh.logger.set_level("warn");
   const charts = JSON.parse(document.getElementById("charts").textContent);
-  const isFine = matchMedia("(pointer: fine)").matches;
-  const draw = async (place) => {
-    const made = charts[place.id];
-    const root = made.roots[0].id;
-    const [view] = await Bokeh.embed.embed_items({[place.id]: made}, [
-      {docid: place.id, root_ids: [root], roots: {[root]: place.id}},
+  const hasMouse = matchMedia("(pointer: fine)").matches;
+  const draw = async (element) => {
+    const chart = charts[element.id];
+    const root = chart.roots[0].id;
+    const [view] = await Bokeh.embed.embed_items({[element.id]: chart}, [
+      {docid: element.id, root_ids: [root], roots: {[root]: element.id}},
     ]);
-    place.parentElement.classList.add("drawn");
+    element.parentElement.classList.add("drawn");
     // A drag zooms with a mouse; with a finger it scrolls the page.
-    if (isFine && view) for (const tool of view.roots[0].model.toolbar.tools) if (tool.type === "BoxZoomTool") tool.active = true;
+    if (hasMouse && view) {
+      for (const tool of view.roots[0].model.toolbar.tools) {
+        if (tool.type === "BoxZoomTool") tool.active = true;
+      }
+    }
   };
-  const watcher = new IntersectionObserver((seen) => {
-    for (const each of seen) {
-      if (!each.isIntersecting) continue;
-      watcher.unobserve(each.target);
-      draw(each.target.querySelector(".live"));
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      if (!entry.isIntersecting) continue;
+      observer.unobserve(entry.target);
+      draw(entry.target.querySelector(".live"));
     }
   }, {rootMargin: "400px"});
-  for (const figure of document.querySelectorAll("figure")) watcher.observe(figure);
-  // Paper has what is folded, where a style sheet alone cannot unfold it, too.
+  for (const figure of document.querySelectorAll("figure")) observer.observe(figure);
+  // Folded parts are printed, too; a style sheet alone cannot unfold them in every browser.
   let folded = [];
   addEventListener("beforeprint", () => {
     folded = [...document.querySelectorAll("details:not([open])")];
-    for (const each of folded) each.open = true;
+    for (const details of folded) details.open = true;
   });
-  addEventListener("afterprint", () => { for (const each of folded) each.open = false; });
+  addEventListener("afterprint", () => {
+    for (const details of folded) details.open = false;
+  });
 }

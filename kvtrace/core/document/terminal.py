@@ -1,4 +1,4 @@
-"""Documents on a terminal: the one way in which the three programs print tables for people."""
+"""Documents on a terminal; all three programs print their tables through this module."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from kvtrace.core.document.document import Chapter, Document, ReportTable, Unit,
 from kvtrace.core.units import printable
 
 if TYPE_CHECKING:
-    # Heavy.
+    # An import at run time would slow down the start of every command.
     from rich.console import Console
 
 
 LONG_ROWS = 12
-"""Rows of a table with charts that are still printed; longer ones are for a page."""
+"""Rows up to which a table with charts is printed; a longer one is shown on a page."""
 BAR_WIDTH = 40
-_UNLIMITED, _WORD = 10_000, 16
+_UNLIMITED_WIDTH = 10_000
+_MAX_UNBROKEN_LETTERS = 16
+"""Letters of a word up to which a narrow terminal does not break it."""
 
 
 def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
-    """Print documents.
+    """Print documents: name, headline, warnings and notes, then the tables of each chapter.
 
-    Name, headline, warnings, notes, then the tables of each chapter and its notes.
-
-    Cells that were not measured are a dash. A table of more than LONG_ROWS rows that has charts is
-    left out; `hint` is then printed last and says where it is to be seen. On a terminal, where
-    tables push the headlines off the screen, these come again at the end.
+    Cells that were not measured are a dash. A table with charts and more than LONG_ROWS rows is
+    omitted; then `hint`, which says where to see it, is printed last. A terminal repeats the
+    headlines at the end, because tables push them off the screen.
     """
     console = _console()
     for document in documents:
-        _show(document, console)
+        _show_document(document, console)
     if console.is_terminal:
         for document in documents:
             if document.headline and document.chapters:
@@ -40,39 +40,40 @@ def show_documents(documents: Sequence[Document], *, hint: str = "") -> None:
         console.print(printable(hint), style="dim")
 
 
-def answer(found: object, document: Callable[[], Document], *, as_json: bool) -> None:
-    """Print what a command `found` as JSON, or as the document that is made of it."""
+def answer(result: object, build_document: Callable[[], Document], *, as_json: bool) -> None:
+    """Print the `result` of a command as JSON, or as the document that `build_document` returns."""
     if as_json:
-        emit_json(found)
+        emit_json(result)
     else:
-        show_documents([document()])
+        show_documents([build_document()])
 
 
 def show_tables(tables: Iterable[ReportTable]) -> None:
-    """Print tables alone."""
+    """Print tables without a document around them."""
     console = _console()
     for table in tables:
         _show_table(table, console)
 
 
-def bar(count: int, most: int) -> str:
-    """Return `count` as a bar, of which `most` is the full one; anything above 0 is seen."""
-    return f"|{('*' * -(-count * BAR_WIDTH // max(most, 1))).ljust(BAR_WIDTH)}|"
+def bar(count: int, full_count: int) -> str:
+    """Return `count` as a bar of stars; `full_count` fills it, and any count above 0 has a star."""
+    full_count = max(full_count, 1)
+    # Rounded up in whole numbers.
+    stars = (count * BAR_WIDTH + full_count - 1) // full_count
+    return f"|{('*' * stars).ljust(BAR_WIDTH)}|"
 
 
 def _console() -> Console:
+    """Return the console of stdout; into a file or a pipe it does not break lines."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, emoji=False)
-    # A file or a pipe takes lines as long as they are.
-    return (
-        console
-        if console.is_terminal
-        else Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED)
-    )
+    if console.is_terminal:
+        return console
+    return Console(highlight=False, markup=False, emoji=False, width=_UNLIMITED_WIDTH)
 
 
-def _show(document: Document, console: Console) -> None:
+def _show_document(document: Document, console: Console) -> None:
     if document.name:
         console.print(printable(document.name), style="bold")
     if document.headline:
@@ -102,6 +103,7 @@ def _show_chapter(chapter: Chapter, console: Console) -> None:
 
 
 def _is_long(table: ReportTable) -> bool:
+    """Return whether a terminal omits the table, because a page shows it as charts."""
     return bool(table.charts) and len(table.rows) > LONG_ROWS and not table.is_answer
 
 
@@ -114,32 +116,34 @@ def _show_table(table: ReportTable, console: Console) -> None:
     if not table.rows:
         console.print("none")
         return
-    grid = Grid(box=None, pad_edge=False, header_style="dim")
-    shown = [
-        [show(*raw_cell(v, c)) for v, c in zip(row, table.columns, strict=True)]
+    texts = [
+        [show(*raw_cell(value, column)) for value, column in zip(row, table.columns, strict=True)]
         for row in table.rows
     ]
-    for column, texts in zip(table.columns, zip(*shown, strict=True), strict=True):
+    grid = Grid(box=None, pad_edge=False, header_style="dim")
+    for column, column_texts in zip(table.columns, zip(*texts, strict=True), strict=True):
         is_text = column.unit is Unit.TEXT
         justify: Literal["left", "right"] = "left" if is_text else "right"
-        # No digit or unit is cut where the terminal is narrow: headings and texts are broken, then
-        # whole lines.
-        words = (
-            [word[:_WORD] for text in texts for word in text.split()] if is_text else list(texts)
-        )
-        least = max(map(len, [*words, *column.heading.split()]), default=0)
-        grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=least)
-    kept = [column.unit is not Unit.TEXT for column in table.columns]
+        # On a narrow terminal, headings and texts are broken, then whole lines. A number with its
+        # unit counts as one word, so that it is never cut.
+        words = list(column_texts)
+        if is_text:
+            words = [word[:_MAX_UNBROKEN_LETTERS] for text in column_texts for word in text.split()]
+        words += column.heading.split()
+        min_width = max((len(word) for word in words), default=0)
+        grid.add_column(Text(column.heading), justify=justify, overflow="fold", min_width=min_width)
+    is_number = [column.unit is not Unit.TEXT for column in table.columns]
     rows = [
-        [Text(text, no_wrap=is_kept) for text, is_kept in zip(row, kept, strict=True)]
-        for row in shown
+        [Text(text, no_wrap=no_wrap) for text, no_wrap in zip(row, is_number, strict=True)]
+        for row in texts
     ]
     if table.bars:
-        at = [column.name for column in table.columns].index(table.bars)
-        counts = [cast("int", row[at]) for row in table.rows]
-        most = max(counts)
+        bars_index = [column.name for column in table.columns].index(table.bars)
+        counts = [cast("int", row[bars_index]) for row in table.rows]
+        full_count = max(counts)
         grid.add_column("", no_wrap=True)
-        rows = [[*cells, Text(bar(count, most))] for cells, count in zip(rows, counts, strict=True)]
+        for cells, count in zip(rows, counts, strict=True):
+            cells.append(Text(bar(count, full_count)))
     for cells in rows:
         grid.add_row(*cells)
     console.print(grid, crop=False)

@@ -1,5 +1,5 @@
 """The figures of operations, from one recorder.
 
 A live run, trials, a sweep, several ranks, a recovered run and an import all add their operations
-to an `OperationRecorder`, and `build_run_file` makes run.json of what it recorded.
+to an `OperationRecorder`. `build_run_file` builds run.json from its summary.
 """

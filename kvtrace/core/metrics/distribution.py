@@ -1,8 +1,8 @@
-"""Distributions of times: exact while there are few, a histogram with a known error beyond.
+"""Distributions of times: exact while they have few values, a histogram with a known error beyond.
 
-Up to a limit every time is kept. Beyond it, times are counted in slots that are at most 1/1024 of
-their values wide, so a percentile that is read from the middle of its slot is at most 0.05 % off.
-Counts, sums and greatest values are exact either way, also of several distributions together.
+Up to a limit every time is stored. Beyond it, times are counted in slots that are at most 1/1024 of
+their values wide. A percentile is read from the middle of its slot, so it is at most 0.05 % off.
+Counts, sums and maxima are exact in both cases, also for several distributions together.
 """
 
 from __future__ import annotations
@@ -22,25 +22,27 @@ from kvtrace.core.statistics import QUANTILES, bounds, nearest_rank
 
 SUB_BITS = 10
 ERROR = 0.5 / (1 << SUB_BITS)
-"""How far off a percentile from a histogram may be, as a share of its value."""
+"""Largest error of a percentile from a histogram, as a share of its value."""
 SLOTS = (64 - SUB_BITS) << SUB_BITS
 EXACT_VALUES = 1 << 18
-"""Times that all distributions of a live run keep together, 8 bytes each, in equal shares."""
+"""Times that all distributions of a live run store together, 8 bytes each, in equal shares."""
 EXACT_OPERATIONS = 10_000_000
-"""Operations of which a distribution keeps every time, where no run waits for it."""
+"""Operations up to which a distribution stores every time, when it is computed after a run."""
 EMPTY = Distribution(0, None, None, None, None, None, None, None)
-"""The distribution of no value."""
+"""The distribution of no values."""
 
 
 class TimeDistributions:
     """Several distributions of times in ns, by index; recorder.c adds to their `records`."""
 
     def __init__(self, number: int = 1, limit: Array | int = EXACT_VALUES) -> None:
-        """Make `number` distributions that keep up to `limit` values each, a number or an array."""
+        """Make `number` distributions that store up to `limit` values each; an array has one limit
+        for each.
+        """
         self.records: Array = np.zeros(number, RECORDER.dtype("TimeDistribution"))
         self.records["limit"] = limit
         ends = np.cumsum(self.records["limit"])
-        # Pages that nothing is written to take no memory.
+        # Pages that are never written use no memory.
         values: Array = np.empty(int(self.records["limit"].sum()), np.int64)
         self._values = np.split(values, ends[:-1])
         self._slots: Array = np.zeros((number, SLOTS), np.int64)
@@ -56,18 +58,18 @@ class TimeDistributions:
         call("distribution_add", self.records[index:], values, len(values))
 
     def count(self, *indices: int) -> int:
-        """Return how many values the distributions at `indices` have together."""
+        """Return the number of values of the distributions at `indices` together."""
         return int(self.records["count"][list(indices)].sum())
 
     def total(self, *indices: int) -> int:
-        """Return the sum of their values."""
+        """Return the sum of the values of the distributions at `indices`."""
         records = self.records[list(indices)]
         return (int(records["sum_high"].sum()) << 32) + int(records["sum_low"].sum())
 
     def distribution(self, *indices: int) -> Distribution:
-        """Merge the distributions at `indices`, of which the first is the default.
+        """Return the distribution of the values at `indices` together; by default those at 0.
 
-        Percentiles are by nearest rank, and null where there are too few values.
+        Percentiles are by nearest rank, and null if there are too few values.
         """
         indices = indices or (0,)
         count = self.count(*indices)
@@ -85,49 +87,53 @@ class TimeDistributions:
             **percentiles,
         )
 
-    def quantiles(self, parts: Sequence[int], *indices: int) -> list[int | None]:
-        """Return the values at `parts` (ten-thousandths) of the distributions `indices` together.
+    def quantiles(self, quantiles: Sequence[int], *indices: int) -> list[int | None]:
+        """Return the values at `quantiles` of the distributions at `indices` together.
 
-        Null where there are too few values; 10,000 is the longest.
+        Quantiles are in ten-thousandths; 10,000 is the maximum. A value is null if there are too
+        few values for its quantile.
         """
         count = self.count(*indices)
-        ranks = [nearest_rank(count, part) for part in parts]
-        wanted = sorted({rank - 1 for rank in ranks if rank is not None})
+        ranks = [nearest_rank(count, quantile) for quantile in quantiles]
+        positions = sorted({rank - 1 for rank in ranks if rank is not None})
         longest = self.longest(*indices)
         exact = self._exact(indices)
         if exact is None:
-            found = [min(longest, value) for value in self._values_of_ranks(indices, wanted)]
+            values = [min(longest, value) for value in self._values_of_ranks(indices, positions)]
         else:
-            exact.partition(wanted or [0])
-            found = [int(exact[rank]) for rank in wanted]
-        by_rank = dict(zip(wanted, found, strict=True))
-        return [
-            (longest if part == _WHOLE and count else None) if rank is None else by_rank[rank - 1]
-            for part, rank in zip(parts, ranks, strict=True)
-        ]
+            exact.partition(positions or [0])
+            values = [int(exact[position]) for position in positions]
+        value_at = dict(zip(positions, values, strict=True))
+        results: list[int | None] = []
+        for quantile, rank in zip(quantiles, ranks, strict=True):
+            if rank is not None:
+                results.append(value_at[rank - 1])
+            else:
+                results.append(longest if quantile == _WHOLE and count else None)
+        return results
 
     def longest(self, *indices: int) -> int:
-        """Return the greatest value of the distributions at `indices`; 0 if none is positive."""
+        """Return the maximum of the distributions at `indices`; 0 if no value is positive."""
         return int(self.records["longest"][list(indices)].max())
 
-    def least(self, *indices: int) -> int:
-        """Return the least value of the distributions at `indices`, which have at least one."""
+    def shortest(self, *indices: int) -> int:
+        """Return the minimum of the distributions at `indices`, which have at least one value."""
         exact = self._exact(indices)
         return self._values_of_ranks(indices, [0])[0] if exact is None else int(exact.min())
 
     def is_exact(self, *indices: int) -> bool:
-        """Return whether all values of the distributions at `indices` are kept."""
+        """Return whether all values of the distributions at `indices` are stored."""
         records = self.records[list(indices)]
         return not bool((records["count"] > records["limit"]).any())
 
     def _exact(self, indices: Sequence[int]) -> Array | None:
-        """Return a copy of all values of the distributions; None if one has too many."""
+        """Return a copy of all values of the distributions; None if some were not stored."""
         if not self.is_exact(*indices):
             return None
         return np.concatenate([self._values[index][: self.count(index)] for index in indices])
 
     def _values_of_ranks(self, indices: Sequence[int], ranks: Sequence[int]) -> list[int]:
-        """Return the middles of the slots that hold the values of `ranks`, from 0 and rising."""
+        """Return the middles of the slots that contain the values at `ranks`, which rise from 0."""
         slots = self._slots[list(indices)].sum(axis=0)
         for index in indices:
             if self.is_exact(index):
@@ -141,7 +147,7 @@ _WHOLE = 10_000
 
 
 def distribution_of(values: Array) -> Distribution:
-    """Return the distribution of int64 `values` (ns): its percentiles are exact, or null."""
+    """Return the distribution of int64 `values` in ns. Its percentiles are exact, or null."""
     times = TimeDistributions(limit=len(values))
     times.add(values)
     return times.distribution()

@@ -1,12 +1,13 @@
-"""Tables `ops` as a recorder takes them: of one run or import, or of ranks merged in time.
+"""Reads `ops` tables for a recorder: the table of one run or import, or those of ranks merged by
+time.
 
-`record_ops` gives the recorder of one table. `read_in_time` yields the rows of several tables in
-the order of their common clock, so that one recorder takes the operations of all ranks as if one
-process had done them:
+`record_ops` returns the recorder of one table. `read_in_time` yields the rows of several tables in
+the order of their common clock, so that one recorder gets the operations of all ranks as if one
+process had performed them:
 
-    take the earliest time up to which every table has a batch in memory
-    sort the rows up to there by time, and yield them
-    read the next batch of each table that is used up
+    find the earliest time up to which every table has a batch in memory
+    sort the rows up to that time, and yield them
+    read the next batch of each table whose batch is used up
 """
 
 from __future__ import annotations
@@ -38,42 +39,43 @@ _SMALL = ("op", "tier", "phase", "outcome", "engine")
 _COLUMNS = ("row", "request_id", "bytes", "io_bytes", *_TIMES, *_SMALL)
 _BULK = np.array([phase in (Phase.SAVE, Phase.RESTORE) for phase in Phase])
 _UNTIL_NS = NEVER_NS - 1
-"""The end of a run, for a recorder whose rows say by themselves whether they were due."""
+"""The end of a run, for a recorder whose rows have no due time if they were not due."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpsFile:
-    """The table `ops` of a run, and what its rows do not tell."""
+    """The `ops` table of a run, and the facts that its rows do not contain."""
 
     path: Path
     warmup: Warmup | None = None
     late_ns: int = 0
-    """How much later than the common clock the clock of its times began."""
+    """Start of the clock of its times minus the start of the common clock."""
     ended_ns: int | None = None
-    """When the run ended, by the clock of its times: what was due by then was offered."""
+    """End of the run by the clock of its times. Operations that were due by then count as offered.
+    """
 
 
 class OpsRows(NamedTuple):
-    """Rows of tables `ops`."""
+    """Rows of `ops` tables."""
 
     rows: Array
-    """OPERATION_ROW; bytes are those that were moved, and rows without a due time are never due."""
+    """OPERATION_ROW. Bytes are those transferred, and rows without a due time have NEVER_NS."""
     asked_bytes: Array
-    """int64: the bytes that each asked of its tier, or -1."""
+    """int64: the bytes that each row requested from its tier, or -1."""
     is_counted: Array
-    """Whether figures count it: whether it is not of the warm-up."""
+    """True for rows that figures count; false in the warm-up."""
     engine: Array
-    """int8: the code of its engine."""
+    """int8: the code of each row's engine."""
 
-    def where(self, which: Array | slice) -> OpsRows:
-        """Return the rows that `which`, an index or a mask, names."""
-        return OpsRows(*(column[which] for column in self))
+    def where(self, selection: Array | slice) -> OpsRows:
+        """Return the rows of a `selection`, which is a slice, an index array or a mask."""
+        return OpsRows(*(column[selection] for column in self))
 
 
 def rows_of(batch: pa.RecordBatch, file: OpsFile, first_position: int) -> OpsRows:
-    """Return the rows of a batch of the table `file`, their times by the common clock.
+    """Return the rows of a batch of the table `file`, with times by the common clock.
 
-    So many rows of the table come before the batch.
+    `first_position` is the number of rows of the table before the batch.
     """
     columns = {
         name: numbers(batch.column(name), "i1" if name in _SMALL else "i8") for name in _COLUMNS
@@ -101,17 +103,17 @@ def rows_of(batch: pa.RecordBatch, file: OpsFile, first_position: int) -> OpsRow
 
 
 class OpsRecording(NamedTuple):
-    """The recorder of one table `ops`, and what it says of its tiers."""
+    """The recorder of one `ops` table, and the engines of its kinds."""
 
     recorder: OperationRecorder[TableTier]
     engines: dict[int, str]
-    """By kind: the name of its engine; `none` if every row of it was left out."""
+    """By kind: the name of its engine; `none` if every row of the kind was skipped."""
 
 
 def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
-    """Record every row of the table `ops` at `path`, but for the `warmup`.
+    """Record every row of the `ops` table at `path`, except the `warmup`.
 
-    Percentiles are exact up to EXACT_OPERATIONS in all. TraceError if the table is damaged.
+    Percentiles are exact up to EXACT_OPERATIONS operations. TraceError if the table is damaged.
     """
     reader = open_table(path, OPS)
     names = [tier.name for tier in reader.meta.tiers]
@@ -144,9 +146,9 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
     file = OpsFile(path, warmup)
     position = 0
     for batch in reader.batches(_COLUMNS):
-        part = rows_of(batch, file, position)
+        ops_rows = rows_of(batch, file, position)
         position += batch.num_rows
-        recorder.add(part.rows, part.is_counted, asked_bytes=part.asked_bytes)
+        recorder.add(ops_rows.rows, ops_rows.is_counted, asked_bytes=ops_rows.asked_bytes)
     recorder.end()
     return OpsRecording(
         recorder, {kind: ENGINES[code] for kind, code in enumerate(engine_of.tolist())}
@@ -154,9 +156,9 @@ def record_ops(path: Path, warmup: Warmup | None = None) -> OpsRecording:
 
 
 def exact_limits(counts: Array) -> Array:
-    """Return how many times each distribution keeps of kinds with so many operations, by kind.
+    """Return by kind how many times each of its distributions stores; `counts` are its operations.
 
-    All of them, or none if they are more than EXACT_OPERATIONS in all.
+    It stores all of them, or none if all kinds together have more than EXACT_OPERATIONS.
     """
     return counts if counts.sum() <= EXACT_OPERATIONS else np.zeros_like(counts)
 
@@ -164,7 +166,7 @@ def exact_limits(counts: Array) -> Array:
 def table_recorder(
     tiers: Sequence[TableTier | None], counts: Array, *, is_open_loop: bool
 ) -> OperationRecorder[TableTier]:
-    """Return a recorder for rows of tables `ops`, of which there are `counts` by kind."""
+    """Return a recorder for rows of `ops` tables, which have `counts` rows by kind."""
     recorder = OperationRecorder(
         tiers, is_open_loop=is_open_loop, limits=exact_limits(counts), has_freed_bytes=False
     )
@@ -175,88 +177,91 @@ def table_recorder(
 class TimedRows(NamedTuple):
     """Rows of several tables in the order of time."""
 
-    part: OpsRows
+    ops_rows: OpsRows
     file: Array
-    """int64 a row: the index of its table."""
-    least_later: int
-    """The least request id that may still come: all requests below it are complete."""
+    """int64 per row: the index of its table."""
+    min_later_request: int
+    """The smallest request id that may still follow: all requests below it are complete."""
 
 
 @dataclass(slots=True)
 class _Stream:
-    """One table that is read forward: the rows in memory that were not yielded yet."""
+    """One table that is read forward, and its rows in memory that were not yielded yet."""
 
     batches: Iterator[pa.RecordBatch]
     file: OpsFile
     is_open_loop: bool
-    least_later: list[int]
-    """By batch: the least request id of it and all that follow it."""
-    part: OpsRows | None = None
+    min_later_requests: list[int]
+    """By batch: the smallest request id in it and in all later batches."""
+    ops_rows: OpsRows | None = None
     keys: Array = field(default_factory=lambda: np.zeros(0, np.int64))
-    """The time of each row, which never decreases."""
+    """The time of each row in memory, which never decreases."""
     batch_number: int = -1
     rows_read: int = 0
     last_key: int = 0
 
     def advance(self) -> bool:
-        """Read the next batch once all rows were taken; return whether there are any."""
+        """Read the next batch if all rows were taken; return whether there are rows in memory."""
         while not len(self.keys):
             batch = next(self.batches, None)
             if batch is None:
                 return False
             self.batch_number += 1
-            self.part = rows_of(batch, self.file, self.rows_read)
+            self.ops_rows = rows_of(batch, self.file, self.rows_read)
             self.rows_read += batch.num_rows
-            times = self.part.rows["due_ns" if self.is_open_loop else "submitted_ns"]
-            known = np.where(times == NEVER_NS, NOT_DONE, times)
-            keys = np.maximum.accumulate(np.append(self.last_key, known))[1:]
+            times = self.ops_rows.rows["due_ns" if self.is_open_loop else "submitted_ns"]
+            # A row without a time gets the time of the row before it.
+            finite_times = np.where(times == NEVER_NS, NOT_DONE, times)
+            keys = np.maximum.accumulate(np.append(self.last_key, finite_times))[1:]
             self.keys = keys
             self.last_key = int(keys[-1]) if len(keys) else self.last_key
         return True
 
     def take(self, until: int) -> OpsRows:
-        """Return the rows up to the time `until`, and forget them."""
-        assert self.part is not None, "it has rows"
+        """Remove the rows up to the time `until` from memory and return them."""
+        assert self.ops_rows is not None, "it has rows"
         count = int(np.searchsorted(self.keys, until, side="right"))
-        taken, self.part = self.part.where(slice(0, count)), self.part.where(slice(count, None))
+        earlier_rows = self.ops_rows.where(slice(0, count))
+        self.ops_rows = self.ops_rows.where(slice(count, None))
         self.keys = self.keys[count:]
-        return taken
+        return earlier_rows
 
 
 def read_in_time(files: Sequence[OpsFile], *, is_open_loop: bool) -> Iterator[TimedRows]:
     """Yield the rows of all `files` in the order of time, numbered anew in `trace_row`.
 
-    The time of a row is when it was due, in a closed loop when it was submitted. Rows of one table
-    keep their order. TraceError if a table is damaged.
+    The time of a row is its due time in an open loop, and its submission in a closed loop. Rows of
+    one table keep their order. TraceError if a table is damaged.
     """
     streams = []
     for file in files:
         reader = open_table(file.path, OPS)
-        least = [
-            int(ids.min(where=ids >= 0, initial=NEVER_NS))
-            for batch in reader.batches(("request_id",))
-            for ids in [numbers(batch.column("request_id"))]
-        ]
-        later = np.minimum.accumulate(np.array(least[::-1], np.int64))[::-1].tolist()
-        streams.append(_Stream(iter(reader.batches(_COLUMNS)), file, is_open_loop, later))
-    open_streams = [(index, s) for index, s in enumerate(streams) if s.advance()]
+        min_requests = []
+        for batch in reader.batches(("request_id",)):
+            request_ids = numbers(batch.column("request_id"))
+            min_requests.append(int(request_ids.min(where=request_ids >= 0, initial=NEVER_NS)))
+        # The minimum of each batch and all later ones: accumulated from the end.
+        backward = np.array(min_requests[::-1], np.int64)
+        min_later = np.minimum.accumulate(backward)[::-1].tolist()
+        streams.append(_Stream(iter(reader.batches(_COLUMNS)), file, is_open_loop, min_later))
+    open_streams = [(index, stream) for index, stream in enumerate(streams) if stream.advance()]
     first_row = 0
     while open_streams:
         until = min(int(stream.keys[-1]) for _, stream in open_streams)
-        parts, keys, indices = [], [], []
+        pieces, keys, indices = [], [], []
         for index, stream in open_streams:
             times = stream.keys
-            part = stream.take(until)
-            parts.append(part)
-            keys.append(times[: len(part.rows)])
-            indices.append(np.full(len(part.rows), index))
+            piece = stream.take(until)
+            pieces.append(piece)
+            keys.append(times[: len(piece.rows)])
+            indices.append(np.full(len(piece.rows), index))
         order = np.argsort(np.concatenate(keys), kind="stable")
-        merged = OpsRows(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
+        merged = OpsRows(*(np.concatenate(columns)[order] for columns in zip(*pieces, strict=True)))
         merged.rows["trace_row"] = np.arange(first_row, first_row + len(order))
         first_row += len(order)
         open_streams = [(index, stream) for index, stream in open_streams if stream.advance()]
-        least_later = min(
-            (stream.least_later[stream.batch_number] for _, stream in open_streams),
+        min_later_request = min(
+            (stream.min_later_requests[stream.batch_number] for _, stream in open_streams),
             default=NEVER_NS,
         )
-        yield TimedRows(merged, np.concatenate(indices)[order], least_later)
+        yield TimedRows(merged, np.concatenate(indices)[order], min_later_request)

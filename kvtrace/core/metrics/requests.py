@@ -1,7 +1,7 @@
-"""Requests of which operations are recorded: their storage, response and first-token times.
+"""The recorded operations by request: storage time, response time and TTFT.
 
-`OpenRequests` follows requests while rows of them may still come, `RequestTimes` keeps the times of
-those that are over, as a whole and by class of service.
+`OpenRequests` follows requests while rows of them may still come. `RequestTimes` collects the times
+of finished requests, in total and by class of service.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kvtrace.core.run.figures import ClassFigures, RequestFigures
 from kvtrace.core.schema import Qos
 
 EXACT_REQUESTS = 100_000
-"""Up to so many of one kind, percentiles are those of all."""
+"""Up to this number of requests, percentiles are exact."""
 TTFT_DEFINITION = (
     "the loads of a request, from its arrival (closed loop: from its first load's submission) to"
     " the last completion, as replayed, + what computing the tokens that were not loaded takes by"
@@ -30,15 +30,15 @@ _STORAGE, _RESPONSE, _FIRST_TOKEN, _CLASSES = range(4)
 
 
 class OpenRequests:
-    """The requests of which rows have come and may still come."""
+    """The requests that have rows and may get more."""
 
     def __init__(
         self, moves: Array, loads: Array, *, is_open_loop: bool, row_bytes: int | None = None
     ) -> None:
-        """Know none.
+        """Start without requests.
 
-        `moves` says by tier whether data moves there, `loads` by phase whether reads load cached
-        KV; `row_bytes` is the distance of rows that are longer than OPERATION_ROW.
+        `moves` is true for tiers that transfer data, `loads` for phases in which reads load cached
+        KV. `row_bytes` is the stride of rows that are longer than OPERATION_ROW.
         """
         request, span = RECORDER.dtype("RequestRecord"), RECORDER.dtype("RequestSpan")
         self._shared = Structure(
@@ -57,7 +57,7 @@ class OpenRequests:
         self._shared.set(request=requests, room=len(requests), span=spans, span_room=len(spans))
 
     def begin(self) -> None:
-        """Start a new part of rows."""
+        """Start a new batch of rows."""
         self._shared.set(planned=0)
 
     def take(
@@ -68,36 +68,34 @@ class OpenRequests:
         rows: Array,
         is_counted: Array,
     ) -> int:
-        """Take rows of the trace from `first_row` on, of which `begin` were taken.
+        """Add the rows of the trace from `first_row` on, except the first `begin` of them.
 
-        `rows` are those of them that were planned, with what was measured. Returns how many rows of
-        the trace were taken; if not all, there is no room.
+        `rows` are the planned rows among them, with their measurements. Returns the number of rows
+        of the trace that were added so far; if it is not all, there is no room for the others.
         """
-        of_trace = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
-        count = len(of_trace[0])
+        trace_columns = [columns[name] for name in ("request_id", "length_bytes", "phase", "op")]
+        count = len(trace_columns[0])
         return call(
             "requests_take",
             self._shared,
             begin,
             count,
             first_row,
-            *of_trace,
+            *trace_columns,
             rows,
             len(rows),
             is_counted,
         )
 
     def pop(self, below: int) -> Array:
-        """Return RequestRecord of those whose id is less than `below`, in order of it.
-
-        They are forgotten.
-        """
-        over = np.empty(self._shared.requests, RECORDER.dtype("RequestRecord"))
-        over = over[: call("requests_pop", self._shared, below, over)]
-        return over[np.argsort(over["id"])]
+        """Remove the requests with an id less than `below`; return their RequestRecord by id."""
+        records = np.empty(self._shared.requests, RECORDER.dtype("RequestRecord"))
+        count = call("requests_pop", self._shared, below, records)
+        records = records[:count]
+        return records[np.argsort(records["id"])]
 
     def make_room(self) -> None:
-        """Make room for more."""
+        """Double the tables that are nearly full."""
         requests, spans = (self._shared.arrays[name] for name in ("request", "span"))
         if 2 * self._shared.requests > len(requests):
             requests = np.concatenate([requests, np.zeros_like(requests)])
@@ -107,12 +105,14 @@ class OpenRequests:
 
 
 class RequestTimes:
-    """The times of requests that are over: of all together, and by class of service."""
+    """The times of finished requests, in total and by class of service."""
 
     def __init__(
         self, targets_ns: Mapping[str, Mapping[str, int]], limit: int = EXACT_REQUESTS
     ) -> None:
-        """Judge classes by their `targets_ns`, by percentile; `limit` times of a kind are kept."""
+        """Judge classes by their `targets_ns`, by percentile. Distributions store up to `limit`
+        times.
+        """
         self._targets_ns = targets_ns
         self._times = TimeDistributions(_CLASSES + 2 * len(Qos), limit)
         self._requests, self._unknown = 0, 0
@@ -122,10 +122,10 @@ class RequestTimes:
     def add(
         self, storage_ns: Array, response_ns: Array | None, first_token_ns: Array, qos: Array
     ) -> None:
-        """Take requests, one value of each a request.
+        """Add requests, with one value of each array per request.
 
-        `storage_ns` is -1 where not all of a request's operations completed, `response_ns` None in
-        a closed loop; `qos` are codes, -1 for no class.
+        `storage_ns` is -1 unless all of a request's operations completed; `response_ns` is None in
+        a closed loop. `qos` are codes, -1 for no class.
         """
         self._requests += len(storage_ns)
         self._unknown += int((first_token_ns == NOT_DONE).sum())
@@ -138,21 +138,19 @@ class RequestTimes:
             judged = self._take(is_timed, storage_ns, response_ns, _CLASSES + 2 * code)
             self._within[code] += int((judged <= self._targets_ns[name]["p95"]).sum())
 
-    def _take(
-        self, which: Array, storage_ns: Array, response_ns: Array | None, index: int
-    ) -> Array:
-        """Take some of them into a distribution and, in an open loop, its next.
+    def _take(self, mask: Array, storage_ns: Array, response_ns: Array | None, index: int) -> Array:
+        """Add the requests of `mask` to the distribution at `index` and, in an open loop, the next.
 
-        Return the times that are judged.
+        Return the times that criteria judge.
         """
-        self._times.add(storage_ns[which], index)
+        self._times.add(storage_ns[mask], index)
         if response_ns is None:
-            return storage_ns[which]
-        self._times.add(response_ns[which], index + 1)
-        return response_ns[which]
+            return storage_ns[mask]
+        self._times.add(response_ns[mask], index + 1)
+        return response_ns[mask]
 
     def figures(self, reason: str | None, *, is_open_loop: bool) -> RequestFigures:
-        """Return their figures; `reason` says why no time to the first token is modelled."""
+        """Return the figures of the requests; `reason` says why TTFT is not modelled."""
         return RequestFigures(
             requests=self._requests,
             storage=self._times.distribution(_STORAGE),
@@ -169,23 +167,24 @@ class RequestTimes:
         )
 
     def _class_figures(self, code: int, name: str, *, is_open_loop: bool) -> ClassFigures:
+        """Return the figures of one class of service."""
         index = _CLASSES + 2 * code
-        storage, response = (
-            self._times.distribution(index + of_response) for of_response in (0, 1)
-        )
-        judged, limits_ns = response if is_open_loop else storage, self._targets_ns[name]
-        known = {
-            percentile: value
-            for percentile in limits_ns
-            if (value := getattr(judged, f"{percentile}_ns")) is not None
-        }
-        is_met = all(value <= limits_ns[percentile] for percentile, value in known.items())
+        storage = self._times.distribution(index)
+        response = self._times.distribution(index + 1)
+        judged = response if is_open_loop else storage
+        limits_ns = self._targets_ns[name]
+        measured_ns: dict[str, int] = {}
+        for percentile in limits_ns:
+            value = getattr(judged, f"{percentile}_ns")
+            if value is not None:
+                measured_ns[percentile] = value
+        is_met = all(value <= limits_ns[percentile] for percentile, value in measured_ns.items())
         return ClassFigures(
             qos=str(name),
             storage=storage,
             response=response if is_open_loop else None,
             targets_ns=dict(limits_ns),
-            verdict=("pass" if is_met else "fail") if known else "not measured",
+            verdict=("pass" if is_met else "fail") if measured_ns else "not measured",
             share_within_p95_target=(
                 int(self._within[code]) / judged.count if judged.count else None
             ),

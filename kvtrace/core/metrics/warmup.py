@@ -1,4 +1,4 @@
-"""The start of a run that its figures leave out."""
+"""The warm-up: the start of a run that its figures exclude."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = re.compile(r"\s*([0-9]+)\s*(?:rows?)?\s*")
 
 @dataclass(frozen=True, slots=True)
 class Warmup:
-    """The length of a warm-up; exactly one of the two is set."""
+    """The length of a warm-up, in rows or in time. Exactly one of the two is set."""
 
     rows: int | None = None
     time_ns: int | None = None
@@ -29,9 +29,9 @@ class Warmup:
         return self.counts(rows["trace_row"], begun_ns)
 
     def counts(self, position: Array, begun_ns: Array) -> Array:
-        """Return the same for rows by their position in what is replayed, from 0.
+        """Return whether figures count each row, by its position in the replayed rows, from 0.
 
-        `begun_ns` is when each was due, in a closed loop when it was submitted, or -1.
+        `begun_ns` is the due time of each row, in a closed loop its submission, or -1.
         """
         if self.rows is not None:
             is_measured: Array = position >= self.rows
@@ -41,9 +41,9 @@ class Warmup:
 
 
 def parse_warmup(text: str | None) -> Warmup | None:
-    """Return the warm-up that `text` names, `1000`, `1000rows` or `30s`; None for no text.
+    """Return the warm-up in `text`, such as `1000`, `1000rows` or `30s`; None for no text.
 
-    ConfigError for any other text, and for a warm-up of nothing.
+    ConfigError for any other text, and for a length of 0.
     """
     if text is None:
         return None

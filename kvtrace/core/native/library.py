@@ -1,11 +1,10 @@
-"""The shared library that the C files of the three programs make when kvtrace is installed, and
-calls of it.
+"""Calls of the shared library, which contains the C code of the three programs.
 
     reuse = function("reuse_distances", I8, I8, int, I8)
     reuse(things, weights, len(things), distances)
 
-Arrays are refused that are not of the named dtype, or whose items do not lie one after the other. A
-call lets other threads of Python run.
+An array is refused unless it has the declared dtype and is contiguous. Other Python threads run
+during a call. The library is built when kvtrace is installed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from kvtrace.core.errors import DeviceError
 from kvtrace.core.native.structs import address
 
 FILE = Path(os.environ.get("KVTRACE_NATIVE") or Path(__file__).parent / "libkvtrace.so")
-"""Another one is that of a sanitizer's, in tests."""
+"""Tests set another one, which is built with a sanitizer."""
 _ROOT = Path(__file__).parents[3]
 _FOLDERS = ("kvtrace/core/native", "kvtrace/native", "kvreplay/native", "kvdistill/native")
 I1, I2, I4, I8 = (np.dtype(f"i{size}") for size in (1, 2, 4, 8))
@@ -38,7 +37,7 @@ _NUMBERS = {int: ctypes.c_int64, float: ctypes.c_double, bool: ctypes.c_bool}
 def library() -> ctypes.CDLL:
     """Return the library.
 
-    DeviceError, saying what to do, if it was not built, or its sources changed since.
+    DeviceError, with the command to run, if it was not built or is older than its sources.
     """
     try:
         if (_ROOT / "hatch_build.py").exists():  # in a checkout
@@ -56,17 +55,17 @@ def library() -> ctypes.CDLL:
 
 
 def sources_sha256() -> str:
-    """Return of which C files the library was made."""
-    found = library().sources_sha256
-    found.restype = ctypes.c_char_p
-    return str(found().decode())
+    """Return the SHA-256 of the C files from which the library was built."""
+    native = library().sources_sha256
+    native.restype = ctypes.c_char_p
+    return str(native().decode())
 
 
-class function:  # noqa: N801 - reads as what it stands for
+class function:  # noqa: N801 - an instance is called like a function
     """A function of the library, looked up when it is first called.
 
-    `takes` are int (int64), float, bool, the dtype of an array's items, or StructAt (a Structure,
-    or None); so is what it `returns`, but for arrays.
+    `takes` are the types of its arguments: int (int64), float, bool, the dtype of an array, or
+    StructAt (a Structure or None). `returns` is one of them, but no array.
     """
 
     def __init__(self, name: str, *takes: Any, returns: Any = None) -> None:
@@ -74,68 +73,78 @@ class function:  # noqa: N801 - reads as what it stands for
 
     @functools.cached_property
     def _call(self) -> Callable[..., Any]:
-        found = library()[self.name]
-        found.argtypes = [_kind(take) for take in self._takes]
-        found.restype = None if self._returns is None else _kind(self._returns)
-        return found
+        native = library()[self.name]
+        native.argtypes = [_ctypes_type(argument) for argument in self._takes]
+        native.restype = None if self._returns is None else _ctypes_type(self._returns)
+        return native
 
     def __call__(self, *arguments: Any) -> Any:
-        """Call it."""
+        """Call the C function."""
         return self._call(*arguments)
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call a function that takes int64 and addresses, of what is given as one or as an array or a
-    Structure.
+    """Call the function `name`, with arguments and a result of int64.
+
+    An array or a Structure is passed as its address, and None as 0.
     """
-    # By name: an item of the library is a new object each time, which holds on to itself.
+    # Not library()[name], which creates a new object each time, with a reference to itself.
     native = getattr(library(), name)
     native.restype = ctypes.c_int64
-    numbers = (int(a) if isinstance(a, int | np.integer) else address(a) for a in arguments)
-    return int(native(*map(ctypes.c_int64, numbers)))
+    integers = [
+        int(argument) if isinstance(argument, int | np.integer) else address(argument)
+        for argument in arguments
+    ]
+    return int(native(*map(ctypes.c_int64, integers)))
 
 
 def address_of(name: str) -> int:
-    """Return where the code of a function of the library is; 0 if it has none of this name."""
-    found = getattr(library(), name, None)
-    return 0 if found is None else ctypes.cast(found, ctypes.c_void_p).value or 0
+    """Return the address of the function `name` in the library; 0 if there is none."""
+    native = getattr(library(), name, None)
+    if native is None:
+        return 0
+    return ctypes.cast(native, ctypes.c_void_p).value or 0
 
 
 class StructAt:
-    """The address of something that has one: a Structure."""
+    """The type of an argument that is a pointer to a Structure, or null."""
 
     @staticmethod
     def from_param(value: Any) -> ctypes.c_void_p:
-        """Return it as ctypes passes it."""
+        """Return the address of a Structure as ctypes passes it."""
         return ctypes.c_void_p(None if value is None else value.address)
 
 
-def _kind(of: Any) -> Any:
-    if of in _NUMBERS:
-        return _NUMBERS[of]
-    return of if of is StructAt else np.ctypeslib.ndpointer(of, flags="C_CONTIGUOUS")
+def _ctypes_type(argument: Any) -> Any:
+    """Return the ctypes type for one of the types that `function` accepts."""
+    if argument in _NUMBERS:
+        return _NUMBERS[argument]
+    if argument is StructAt:
+        return argument
+    return np.ctypeslib.ndpointer(argument, flags="C_CONTIGUOUS")
 
 
 @contextmanager
-def held_back() -> Iterator[list[int]]:
-    """Hold signals back that Python handles, while C runs that calls Python.
+def defer_signals() -> Iterator[list[int]]:
+    """Defer signals with a Python handler while C code runs that calls back into Python.
 
-    Yield those that came; then handle them.
+    Yield a list of the signals that have arrived. They are raised when the block ends.
 
-    A handler that raises where C calls would be lost: the exception has nowhere to go.
+    A handler may raise an exception. C code between the handler and the caller would lose it.
     """
-    came: list[int] = []
-    before: dict[int, Any] = {}
+    arrived: list[int] = []
+    handlers: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        before = {
-            number: found for number in _SIGNALS if callable(found := signal.getsignal(number))
-        }
-    for number in before:
-        signal.signal(number, lambda got, _frame: came.append(got))
+        for ending_signal in _SIGNALS:
+            handler = signal.getsignal(ending_signal)
+            if callable(handler):
+                handlers[ending_signal] = handler
+    for number in handlers:
+        signal.signal(number, lambda received, _frame: arrived.append(received))
     try:
-        yield came
+        yield arrived
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
-    for number in came:
+    for number in arrived:
         signal.raise_signal(number)

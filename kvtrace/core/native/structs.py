@@ -1,17 +1,15 @@
-"""C structs as Python makes and reads them.
-
-Laid out as a header says, which is the only place that says it.
+"""C structs as Python creates and reads them. Their layout comes from the C headers alone.
 
     WORLD = header(Path("world.h"))
-    tiers = np.zeros(3, WORLD.dtype("Tier"))            # NumPy's records
-    drive = REPLAY.struct("Drive")(fd=3)                # ctypes'
-    world = Structure(WORLD, "World", tiers=tiers)      # TABLE(Tier, tiers): an array, in C a pointer and a count
-    world.log = np.zeros(9, ...)                        # a pointer alone: an array, a Structure, or a number
-    world.knobs.seed = 42                               # a struct within this one
+    tiers = np.zeros(3, WORLD.dtype("Tier"))            # NumPy records
+    drive = REPLAY.struct("Drive")(fd=3)                # a ctypes struct
+    world = Structure(WORLD, "World", tiers=tiers)      # TABLE(Tier, tiers): in C a pointer and a count
+    world.log = np.zeros(9, ...)                        # a pointer: an array, a Structure, or a number
+    world.knobs.seed = 42                               # a struct within this struct
 
-Of C a header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the
-kernel, double, bool, arrays of known lengths, and pointers, which are addresses in Python. What it
-includes must be named, too, where its structs stand within others.
+A header may use structs, enums, numbers by #define, TABLE, integers of <stdint.h> or the kernel,
+double, bool, arrays of constant lengths, and pointers, which Python treats as addresses. If a
+header uses structs of another header as members, name that one, too.
 """
 
 from __future__ import annotations
@@ -56,11 +54,11 @@ class _Field(NamedTuple):
     kind: str
     is_pointer: bool
     lengths: tuple[int, ...]
-    """Of an array, in C's order."""
+    """Lengths of an array, in C's order."""
 
 
 class CHeader:
-    """What headers say: their structs and constants by name."""
+    """The structs and constants of C headers, by name."""
 
     def __init__(self, text: str) -> None:
         self.constants = {name: int(value) for name, value in _DEFINE.findall(text)}
@@ -69,21 +67,20 @@ class CHeader:
         text = _COMMENT.sub("", text)
         self._kinds = dict(_NUMBERS)
         for tag, body, kind in _ENUM.findall(text):
-            self.enums[tag or kind] = [
-                part.partition("=")[0].strip() for part in body.split(",") if part.strip()
-            ]
+            members = [member.partition("=") for member in body.split(",") if member.strip()]
+            self.enums[tag or kind] = [member.strip() for member, _, _ in members]
             value = -1
-            for name, _, said in (part.partition("=") for part in body.split(",") if part.strip()):
-                if said and not said.strip().lstrip("-").isdigit():
-                    break  # an expression: C's own
-                value = int(said) if said else value + 1
-                self.constants[name.strip()] = value
+            for member, _, expression in members:
+                if expression and not expression.strip().lstrip("-").isdigit():
+                    break  # only C can evaluate it and the values that follow
+                value = int(expression) if expression else value + 1
+                self.constants[member.strip()] = value
             self._kinds[kind] = ctypes.c_int32
         self.fields: dict[str, list[_Field]] = {}
         self.tables: dict[str, dict[str, str]] = {}
         for match in _STRUCT.finditer(text):
             name, body = match[2] or match[3], match[1] or match[4]
-            self.tables[name] = {of: kind for kind, of in _TABLE.findall(body)}
+            self.tables[name] = {table: kind for kind, table in _TABLE.findall(body)}
             fields = self.fields[name] = []
             for kind, names in _FIELDS.findall(_TABLE.sub(r"\1 *\2; int64_t \2_count", body)):
                 for declared in names.split(","):
@@ -95,7 +92,7 @@ class CHeader:
 
     @functools.cache  # noqa: B019 - headers are few, and stay
     def struct(self, name: str) -> Any:
-        """Return a struct as a class of ctypes."""
+        """Return a struct as a ctypes class."""
         if name in self._kinds:
             return self._kinds[name]
         fields = []
@@ -108,14 +105,14 @@ class CHeader:
 
     @functools.cache  # noqa: B019
     def dtype(self, name: str) -> np.dtype[Any]:
-        """Return a struct, or a number, as NumPy has it."""
-        found: np.dtype[Any] = np.dtype(self.struct(name))
-        return found
+        """Return a struct, or a number, as a NumPy dtype."""
+        dtype: np.dtype[Any] = np.dtype(self.struct(name))
+        return dtype
 
 
 @functools.cache
 def header(*paths: Path) -> CHeader:
-    """Return what the headers at `paths` say, read in this order."""
+    """Return the structs and constants of the headers at `paths`, which are read in this order."""
     return CHeader("\n".join(path.read_text(encoding="utf-8") for path in paths))
 
 
@@ -123,31 +120,38 @@ class Structure:
     """A C struct in memory that Python owns, with the arrays that its tables point to."""
 
     address: int
-    """Where it is, for C."""
+    """Its address, for C."""
     arrays: JsonObject
-    """What its tables and pointers point to, by name."""
+    """By name of a table or pointer: the array or Structure that it points to."""
 
     def __init__(
-        self, of: CHeader, kind: str, part_of: tuple[Structure, str] | None = None, /, **fields: Any
+        self,
+        header: CHeader,
+        kind: str,
+        member_of: tuple[Structure, str] | None = None,
+        /,
+        **fields: Any,
     ) -> None:
-        """Make one of zeros, or be the part of another that it calls so.
+        """Allocate a struct of zeros and set `fields`. All other tables are empty.
 
-        Then set `fields`. All tables are empty.
+        With `member_of`, an outer struct and the name of its member, use the member's memory.
         """
-        if part_of is None:
-            made = np.zeros(1, of.dtype(kind))
-            memory, at = made[0], made.ctypes.data
+        if member_of is None:
+            records = np.zeros(1, header.dtype(kind))
+            memory, memory_address = records[0], records.ctypes.data
         else:
-            whole, name = part_of
-            memory, at = whole.memory[name], whole.address + whole.memory.dtype.fields[name][1]
-        self.__dict__.update(memory=memory, address=at, arrays={})
-        tables = {name: of.dtype(item) for name, item in of.tables[kind].items()}
-        parts = {
-            field.name: Structure(of, field.kind, (self, field.name))
-            for field in of.fields[kind]
-            if field.kind in of.fields and not field.is_pointer
+            outer, member = member_of
+            memory = outer.memory[member]
+            memory_address = outer.address + outer.memory.dtype.fields[member][1]
+        # Not by attributes, which __setattr__ stores in the struct.
+        self.__dict__.update(memory=memory, address=memory_address, arrays={})
+        tables = {name: header.dtype(item) for name, item in header.tables[kind].items()}
+        inner_structs = {
+            field.name: Structure(header, field.kind, (self, field.name))
+            for field in header.fields[kind]
+            if field.kind in header.fields and not field.is_pointer
         }
-        self.__dict__.update(tables=tables, parts=parts)
+        self.__dict__.update(tables=tables, inner_structs=inner_structs)
         self.set(**{name: np.zeros(0, dtype) for name, dtype in tables.items()} | fields)
 
     def set(self, **fields: Any) -> None:
@@ -158,8 +162,8 @@ class Structure:
     def __getattr__(self, name: str) -> Any:
         if name in self.arrays:
             return self.arrays[name]
-        if name in self.parts:
-            return self.parts[name]
+        if name in self.inner_structs:
+            return self.inner_structs[name]
         try:
             value = self.memory[name]
         except (KeyError, ValueError):
@@ -171,7 +175,7 @@ class Structure:
             array = np.ascontiguousarray(value, self.tables[name])
             self.arrays[name] = array
             self.memory[name], self.memory[f"{name}_count"] = array.ctypes.data, array.size
-        elif name in self.parts or name not in (self.memory.dtype.names or ()):
+        elif name in self.inner_structs or name not in (self.memory.dtype.names or ()):
             raise AttributeError(f"{name!r} cannot be set")
         elif (isinstance(value, np.ndarray) and not self.memory[name].ndim) or isinstance(
             value, Structure
@@ -182,10 +186,12 @@ class Structure:
             self.memory[name] = value
 
 
-def address(of: Any) -> int:
-    """Return where an array without gaps lies, or a Structure; 0 for None."""
-    if of is None or isinstance(of, Structure):
-        return 0 if of is None else of.address
-    if not of.flags.c_contiguous:
-        raise ValueError("compiled code takes items that lie one behind the other")
-    return int(of.ctypes.data)
+def address(memory: Any) -> int:
+    """Return the address of a contiguous array or of a Structure; 0 for None."""
+    if memory is None:
+        return 0
+    if isinstance(memory, Structure):
+        return memory.address
+    if not memory.flags.c_contiguous:
+        raise ValueError("compiled code needs a contiguous array")
+    return int(memory.ctypes.data)

@@ -1,4 +1,3 @@
-"""A run's folder.
-
-The names of its files, and run.json as one struct that its writer and all its readers share.
+"""The files in a run's folder: their names, and run.json as one struct for its writer and its
+readers.
 """

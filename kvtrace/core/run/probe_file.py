@@ -1,8 +1,7 @@
-"""`probe.json`.
+"""The content of `probe.json`, which `kvreplay probe` writes.
 
-Its content as one struct that its writer, `kvreplay probe`, and all its readers share.
-
-Null is what was not measured: an import of another tool's text knows less than the probes.
+A value that was not measured is null: an import of another tool's output has fewer values than the
+probes.
 """
 
 from __future__ import annotations
@@ -26,46 +25,44 @@ class Bucket(msgspec.Struct, frozen=True, rename={"from_": "from"}):
 
     from_: Count
     below: Count | None
-    """Null of the last bucket of a tool that has no end for it."""
+    """Null for the last bucket, if the tool gives it no upper bound."""
     count: Count
 
 
 class Histogram(msgspec.Struct, frozen=True, kw_only=True):
-    """A distribution of times in ns; null where there are too few values."""
+    """A distribution of times in ns. A value is null if there are too few times for it."""
 
     count: Count
     mean_ns: float | None
-    """From their exact sum."""
+    """The exact sum / count."""
     p50_ns: float | None
     p95_ns: float | None
     p99_ns: float | None
     p99_9_ns: float | None
     p99_99_ns: float | None
     longest_below_ns: Count | None
-    """The longest was shorter than this.
-
-    Null if there are none, or if the last slot was reached.
+    """The longest time was shorter than this. Null without times, or if the last slot was reached.
     """
     log2_ns: list[Bucket]
     fine_ns: list[Bucket] = []
 
 
 class Sized(msgspec.Struct, frozen=True):
-    """How many requests had this many bytes."""
+    """The number of requests of one size."""
 
     bytes: Count
     count: Count
 
 
 class DepthCount(msgspec.Struct, frozen=True):
-    """How many requests found this many in flight, themselves included."""
+    """The number of requests dispatched with so many in flight, themselves included."""
 
     in_flight: Count
     count: Count
 
 
 class Second(msgspec.Struct, frozen=True):
-    """Completions without an error in the second from `from_ns` after the start."""
+    """Completions without an error in the second that starts `from_ns` after the start."""
 
     from_ns: Count
     requests: Count
@@ -73,7 +70,7 @@ class Second(msgspec.Struct, frozen=True):
 
 
 class ZoneCount(msgspec.Struct, frozen=True):
-    """Requests issued to one zone of a disk, by their start."""
+    """Requests that start in one zone of a disk."""
 
     device: str | None
     from_bytes: Count
@@ -82,7 +79,7 @@ class ZoneCount(msgspec.Struct, frozen=True):
 
 
 class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests of one direction."""
+    """The requests of one direction, such as reads."""
 
     queued: Count | None = None
     issued: Count | None = None
@@ -97,16 +94,15 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
     bios_merged: Count | None = None
     splits: Count | None = None
     lost_events: Count | None = None
-    """Not in blocks.parquet, but in every figure here."""
+    """Events that are missing in blocks.parquet, but are in every figure here."""
     lost_requests: Count | None = None
-    """In no figure but `queued`: the table of requests was full."""
+    """Requests in no figure but `queued`, because the table of requests was full."""
     ends_not_seen: Count | None = None
-    """Issued, but not in `completed` or D2C.
-
-    The kernel did not run the probe at their completion.
+    """Requests issued, but missing in `completed` and D2C, because the kernel did not run the probe
+    at their completion.
     """
     lost_zones: Count | None = None
-    """Not in `heat`: its table was full."""
+    """Requests missing in `heat`, because its table was full."""
     q2d: Histogram
     d2c: Histogram
     requeued: Histogram | None = None
@@ -119,13 +115,16 @@ class DirectionFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Block requests of the processes that pass the filter; empty directions are absent."""
+    """Block requests of the processes that pass the filter.
+
+    A direction without requests is absent.
+    """
 
     directions: dict[str, DirectionFigures]
     zone_bytes: Count | None = None
-    """How long a stretch of `heat` is."""
+    """Length of a zone of `heat`."""
     in_flight_at_end: Count | None = None
-    """Requests issued and not completed when the probes were taken off."""
+    """Requests issued and not completed when the probes were detached."""
 
 
 class Calls(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,40 +133,37 @@ class Calls(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     call: str | None = None
     count: Count | None = None
-    """Those that succeeded."""
+    """Calls that succeeded."""
     errors: Count | None = None
     bytes: Count | None = None
-    """Read or written; null for a synchronization."""
+    """Bytes read or written; null for a synchronization."""
     direct: Count | None = None
-    """Of `count`, those on a file or device that was opened with O_DIRECT.
-
-    The others go by way of the page cache.
+    """Of `count`, the calls on a file or device that was opened with O_DIRECT. The others use the
+    page cache.
     """
     without_io: Count | None = None
-    """Of `count`, those that queued no I/O themselves.
-
-    Null where the call does not wait for its I/O.
+    """Of `count`, the calls that queued no I/O themselves; null if the call does not wait for its
+    I/O.
     """
     without_io_bytes: Count | None = None
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """The application's calls; empty kinds are absent."""
+    """The application's system calls. A kind without calls is absent."""
 
     times: dict[str, Histogram] = {}
-    """By kind of call.
-
-    `read` and `write` are of calls that queued I/O, or, asynchronous, may have.
+    """By kind of call. `read` and `write` contain the calls that queued I/O, and asynchronous calls
+    that may have queued it.
     """
     calls: list[Calls] = []
     unseen: list[str] = []
-    """Interfaces that this kernel has no tracepoints for, so that their calls are in no figure."""
+    """Interfaces for which this kernel has no tracepoints. Their calls are in no figure."""
     not_followed: Count | None = None
     """Asynchronous I/Os beyond the first 128 of one io_submit."""
 
 
 class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One measurement: whose requests, on which disks, and what was found."""
+    """One measurement: the processes, the disks and the figures."""
 
     program: str | None = None
     version: str | None = None
@@ -178,22 +174,22 @@ class ProbeFile(msgspec.Struct, frozen=True, kw_only=True):
     start_monotonic_ns: int | None = None
     duration_ns: Count | None = None
     was_stopped: bool | None = None
-    """By a signal, before its time."""
+    """True if a signal ended it early."""
     event_rows: Count | None = None
-    """Of blocks.parquet; null without."""
+    """Rows of blocks.parquet; null without that file."""
     block: BlockFigures
     application: Application | None = None
-    """Null where the kernel has no tracepoints of system calls."""
+    """Null if the kernel has no tracepoints of system calls."""
     definitions: dict[str, str] = {}
     host: JsonObject = {}
 
     def __post_init__(self) -> None:
-        """Refuse disks that are no names; the rest of `config` is free."""
+        """Refuse disks that are not names. The other fields of `config` are free."""
         msgspec.convert(self.config.get("devices"), list[str] | None)
 
     @property
     def devices(self) -> list[str]:
-        """The disks that it was about; none: all."""
+        """The disks that were measured; empty for all disks."""
         return self.config.get("devices") or []
 
 
@@ -207,28 +203,32 @@ def find_probe(folder: Path) -> ProbeFile | None:
     )
 
 
-def probe_answer(found: ProbeFile) -> str:
-    """Return in one line what the device was asked for; "" where nothing was seen."""
-    seconds, told = (found.duration_ns or 0) / NS_PER_S, []
-    for direction, of in found.block.directions.items():
-        count, moved, p99_ns = of.completed, of.completed_bytes, of.d2c.p99_ns
-        if count and seconds:
-            per_s = count / seconds
-            rate = (
-                f"{per_s:,.4g} requests/s" if per_s < _FOUR_DIGITS else f"{per_s:,.0f} requests/s"
-            )
-            if moved:
-                rate += (
-                    f" of {format_io_size(round(moved / count))} on average,"
-                    f" {format_rate(moved / seconds)}"
-                )
-            known = f"p99 {format_duration(p99_ns)} in driver and device"
-            told.append(
-                f"{direction}: {rate},"
-                f" {'p99 not known (fewer than 100)' if p99_ns is None else known}"
-            )
-    return (
-        "; ".join(told) + f" (block requests in {format_duration(found.duration_ns)})"
-        if told
-        else ""
-    )
+def format_probe_answer(probe: ProbeFile) -> str:
+    """Return one line with the rate, size and latency of the requests in each direction.
+
+    Empty if no request completed.
+    """
+    seconds = (probe.duration_ns or 0) / NS_PER_S
+    clauses = []
+    for direction, figures in probe.block.directions.items():
+        if figures.completed and seconds:
+            clauses.append(f"{direction}: {_format_direction(figures, seconds)}")
+    if not clauses:
+        return ""
+    return "; ".join(clauses) + f" (block requests in {format_duration(probe.duration_ns)})"
+
+
+def _format_direction(figures: DirectionFigures, seconds: float) -> str:
+    """Return the rate, mean size, bandwidth and p99 of requests that completed in `seconds`."""
+    count = figures.completed or 0
+    requests_per_s = count / seconds
+    digits = ",.4g" if requests_per_s < _FOUR_DIGITS else ",.0f"
+    rate = f"{requests_per_s:{digits}} requests/s"
+    if figures.completed_bytes:
+        mean_bytes = round(figures.completed_bytes / count)
+        bandwidth = format_rate(figures.completed_bytes / seconds)
+        rate += f" of {format_io_size(mean_bytes)} on average, {bandwidth}"
+    p99_ns = figures.d2c.p99_ns
+    if p99_ns is None:
+        return f"{rate}, p99 not known (fewer than 100)"
+    return f"{rate}, p99 {format_duration(p99_ns)} in driver and device"

@@ -1,10 +1,10 @@
-"""The one place that makes run.json: of a replay, a recovered run, several ranks, an import.
+"""Builds the content of run.json for a replay, a recovered run, several ranks and an import.
 
     header = build_header(program="kvreplay", argv=[...], config={...}, ...)
     run = build_run_file(header, RunOutcome(summary=recorder.summary(facts)))
 
-A header is what is known when the first operation is about to be submitted; the outcome is the
-rest.
+The header has the facts that are known before the first operation is submitted; the outcome has all
+others. No other module builds a run.json.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def build_header(
     data: DataNote | None = None,
     smart: dict[str, SmartReadings] | None = None,
 ) -> RunBegun:
-    """Return what run.json says before the first operation is submitted."""
+    """Return the content of run.json that is known before the first operation is submitted."""
     return RunBegun(
         program=program,
         version=__version__,
@@ -92,14 +92,14 @@ def build_header(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOutcome:
-    """What a run came to; null, unset or empty is what was not measured."""
+    """The results of a run. A value that was not measured is null, unset or empty."""
 
     summary: Summary
     status: str = COMPLETE
     reason: str | None = None
-    """Why it is not complete."""
+    """Why the run is not complete."""
     smart: dict[str, Smart] = field(default_factory=dict)
-    """By drive, after the run."""
+    """By drive: its SMART health data after the run."""
     verification: Verification | None = None
     device_io: dict[str, DeviceIo] = field(default_factory=dict)
     probes: ProbesNote | None = None
@@ -114,15 +114,16 @@ class RunOutcome:
 
 def build_run_file(header: RunBegun, outcome: RunOutcome) -> RunFile:
     """Return the content of run.json."""
-    # Not asdict: a run that was cut off has the header of another type.
-    known: JsonObject = {name: getattr(header, name) for name in RunBegun.__struct_fields__}
-    known["status"], known["reason"] = outcome.status, outcome.reason
-    known["smart"] = {
+    # Not asdict: the header of a run that was cut off is a subclass with more fields.
+    facts: JsonObject = {name: getattr(header, name) for name in RunBegun.__struct_fields__}
+    facts["status"] = outcome.status
+    facts["reason"] = outcome.reason
+    facts["smart"] = {
         name: SmartReadings(before=readings.before, after=outcome.smart.get(name))
         for name, readings in header.smart.items()
     }
     return RunFile(
-        **known,
+        **facts,
         verification=outcome.verification,
         device_io=outcome.device_io,
         probes=outcome.probes,
@@ -138,17 +139,21 @@ def build_run_file(header: RunBegun, outcome: RunOutcome) -> RunFile:
 
 
 HISTOGRAM_NOTE = "percentiles of "
-"""How a note begins that says of which figures not all values were kept."""
+"""The start of a note which says that percentiles come from a histogram."""
 
 
 def histogram_notes(figures: Sequence[Figures], requests: RequestFigures | None) -> list[str]:
-    """Return which percentiles come from histograms, and how far off they may be."""
-    named = [(f"{f.latency.count:,} {f.op}s on {f.tier}", f.latency) for f in figures]
+    """Return one note for each distribution whose percentiles come from a histogram, with their
+    error.
+    """
+    distributions = [
+        (f"{group.latency.count:,} {group.op}s on {group.tier}", group.latency) for group in figures
+    ]
     if requests is not None:
-        named.append((f"{requests.storage.count:,} requests", requests.storage))
+        distributions.append((f"{requests.storage.count:,} requests", requests.storage))
     return [
         f"{HISTOGRAM_NOTE}{subject} come from a histogram, at most"
-        f" {times.percentiles_within:.2%} off"
-        for subject, times in named
-        if not isinstance(times.percentiles_within, UnsetType)
+        f" {distribution.percentiles_within:.2%} off"
+        for subject, distribution in distributions
+        if not isinstance(distribution.percentiles_within, UnsetType)
     ]

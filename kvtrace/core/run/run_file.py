@@ -1,9 +1,7 @@
-"""`run.json`.
+"""The content of `run.json`, and the names of the files in a run's folder.
 
-What was replayed or imported, on what, how, and what came of it; and the names of a run's files.
-
-A folder without run.json is no run: it is written last, so a run that died is not taken for a whole
-one.
+`run.json` contains the options, the host, the trace and the results of a replay or an import. It is
+written last: a folder without it contains no complete run.
 """
 
 from __future__ import annotations
@@ -43,11 +41,11 @@ RUN_FILE = "run.json"
 OPS_FILE, SERVED_FILE, SERIES_FILE = "ops.parquet", "requests.parquet", "series.parquet"
 PROBE_FILE, BLOCKS_FILE = "probe.json", "blocks.parquet"
 BLOCKS_JOURNAL = "blocks.partial.arrows"
-"""Beside blocks.parquet, while a probe goes on: its rows so far."""
+"""The rows of blocks.parquet so far, beside it, while a probe measures."""
 TRIALS_FILE, SWEEP_FILE = "trials.json", "sweep.json"
-"""In the folder above the folders of the runs."""
+"""Both lie in the folder that contains the folders of the runs."""
 PARTIAL_RUN_FILE, PARTIAL_OPS_FILE = "run.partial.json", "ops.partial.arrow"
-"""Of a run that goes on, or was killed."""
+"""The files of a run that is in progress or was killed."""
 MLPERF_FILE, TRIALS_FOLDER = "mlperf.json", "trials"
 
 
@@ -57,11 +55,11 @@ class TraceNote(msgspec.Struct, frozen=True, kw_only=True):
     file: str
     metadata: Metadata
     sha256: str | None = None
-    """Of the file's bytes; null in runs of earlier versions, and of what was imported."""
+    """SHA-256 of the file's bytes; null in runs of earlier versions and in imports."""
 
 
 class PacingNote(msgspec.Struct, frozen=True, kw_only=True):
-    """When operations were submitted."""
+    """The times at which operations were submitted."""
 
     loop: str | None
     """open or closed."""
@@ -69,168 +67,171 @@ class PacingNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubmitterNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One io_uring, and who enters the kernel for it."""
+    """One io_uring, and the thread that enters the kernel for it."""
 
     targets: list[str] | None
-    """The drives whose I/O goes by it; null: all."""
+    """The drives whose I/O uses this ring; null if it serves all of them."""
     is_own_thread: bool
-    """Whether a thread of its own does; else the one that orders and makes data."""
+    """True if a thread of its own submits; false if the thread that orders operations and generates
+    data also submits.
+    """
     numa_node: int | None
-    """Of its drives; null: not known, or they lie on several."""
+    """NUMA node of the ring's drives; null if unknown, or if the drives are on several nodes."""
     cpus: list[int] | None
-    """The processors of that node, to which its thread is bound; null: it is not bound."""
+    """The processors of that node, to which the ring's thread is bound; null if it is not bound."""
     cpu: int | None
-    """On which its thread ended; null without one."""
+    """The processor on which the ring's thread ended; null without such a thread."""
 
 
 class EngineNote(msgspec.Struct, frozen=True, kw_only=True):
-    """How operations were submitted."""
+    """The engine that submitted the operations, its queue depth and its buffers."""
 
     name: str
     because: str | None = None
     """Why this engine was chosen."""
     is_deferred_taskrun: bool | UnsetType = UNSET
-    """This and the next three: io_uring's alone."""
+    """This field and the next six are set for io_uring only."""
     has_registered_buffers: bool | UnsetType = UNSET
     unregistered_because: str | UnsetType | None = UNSET
     spin_ns: int | UnsetType = UNSET
     submitters: list[SubmitterNote] | UnsetType = UNSET
-    """Io_uring's alone, as the next two."""
     submitters_because: str | UnsetType = UNSET
-    """What set how many they are."""
+    """Why there are this many submitters."""
     submitters_refused: str | UnsetType | None = UNSET
-    """Why they are not as many as were asked for."""
+    """Why there are fewer submitters than requested; null if there are as many."""
     queue_depth: int | None
     queue_depth_because: str | None = None
-    """What set it: the option, the default of a closed loop, or what an open loop has room for."""
+    """What set the queue depth: the option, the default of a closed loop, or the capacity of an
+    open loop.
+    """
     io_bytes: int | None
     buffer_bytes: int | None = None
-    """Memory for the buffers of all I/Os that may be in flight.
-
-    What the window can fill of it is touched before the run, and does not grow.
+    """Memory for the buffers of all I/Os that may be in flight. The share that the window can use
+    is touched before the run, and does not grow during the run.
     """
     buffer_used_bytes: int | None = None
-    """What was in use of it at once, at most."""
+    """The peak of the memory in use."""
     buffer_small_page_bytes: int | None = None
-    """Of the buffers, what lies on small pages: an I/O from there may be split above the device."""
+    """Bytes of the buffers that lie on small pages. The kernel may split an I/O of theirs above the
+    device.
+    """
     plan_bytes: int | None = None
 
 
 class WindowNote(msgspec.Struct, frozen=True, kw_only=True):
-    """Which part of the trace was replayed."""
+    """The part of the trace that was replayed."""
 
     rows: int
     is_whole_trace: bool | None
     span_ns: int | None
-    """Trace time."""
+    """Its duration in trace time."""
     planned_rows: int | None = None
-    """Those whose tier had a target."""
+    """Rows whose tier had a target."""
     limit: str | None
     window: str | None = None
-    """Which later part of it, as `--window` says.
-
-    `row` of ops.parquet counts from its first row.
+    """The part of the trace, as `--window` names it; null without that option. `row` of ops.parquet
+    counts from the first row of this part.
     """
     node: int | None = None
-    """Of a fleet's trace: the only node whose rows were replayed."""
+    """The only node of a fleet's trace whose rows were replayed; null if all nodes were."""
     runtime_ns: int | None = None
-    """How long the run was to last by the clock; null: once through the window."""
+    """The requested duration of the run by the clock; null if the run replays the window once."""
     rows_once: int | None = None
-    """Those that were repeated for that.
-
-    `row` of ops.parquet counts on from one repeat to the next.
+    """Rows in one pass over the window, if `--duration` repeats it. `row` of ops.parquet counts on
+    from one repeat to the next.
     """
     repeats: float | None = None
-    """How often: rows / rows_once."""
+    """Number of passes over the window: rows / rows_once."""
     planned_repeats: int | None = None
     peak_bytes: dict[str, int] | None = None
-    """By tier: the most that lay there at once."""
+    """By tier: the most bytes that the tier held at once."""
 
 
 class Preconditioned(msgspec.Struct, frozen=True, kw_only=True):
-    """What was written before the run to bring the drive into a lasting state."""
+    """The writes before the run that bring the drive into a steady state."""
 
     tier: str
-    """With the drive's path behind it where the tier has several."""
+    """The tier; if it has several drives, followed by the path of the drive."""
     rule: str
     file_bytes: int
-    """What was written full.
-
-    A file as large as the tier's peak, or all of a preallocated file or device.
+    """Size of the region that was filled: a file as large as the tier's peak, or all of a
+    preallocated file or device.
     """
     written_bytes: int
     sequential_io_bytes: int
     random_io_bytes: int
     wall_ns: int
     is_whole: bool
-    """False if it was interrupted."""
+    """False if preconditioning was interrupted."""
     rounds_bytes_per_s: list[float] | None
-    """Bandwidth of each round of random writes; null for `twice`."""
+    """Bandwidth of each round of random writes; null for the rule `twice`."""
     is_steady: bool | None
-    """Whether the rule was met; null for `twice`."""
+    """True if the rule was met; null for the rule `twice`."""
 
 
 class Populated(msgspec.Struct, frozen=True):
-    """What was written before the run because the window reads it."""
+    """The objects that were written before the run because the window reads them."""
 
     objects: int
     bytes: int
     wall_ns: int
-    """Without what is on preallocated files and devices, which is written as they are laid out."""
+    """Time for all objects except those on preallocated files and devices, which are written as
+    these are laid out.
+    """
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
-    """How long it took until the first operation that is measured could be submitted."""
+    """The time that preparation took until the first operation could be submitted."""
 
     lay_out_ns: int
-    """One pass over preallocated files and devices.
-
-    What is populated there, and all else that was unwritten.
+    """Time of one pass over preallocated files and devices, which writes the objects to populate
+    and all other unwritten areas.
     """
     total_ns: int
-    """From before the trace was read: with preconditioning, laying out and populating."""
+    """Time since before the trace was read, including preconditioning, laying out and populating.
+    """
 
 
 class ShapeNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The ratios that were asked of the data, and what came of them."""
+    """The requested deduplication and compression ratios of the data, and the measured ones."""
 
     dedup_ratio: float
-    """Asked for."""
+    """The requested ratio, as is the next field."""
     compress_ratio: float
     block_bytes: int
     made_blocks: int
-    """Whole blocks made for writes, the populated and the preconditioning ones included."""
+    """Whole blocks generated for writes, including those that populate and precondition."""
     distinct_blocks: int
-    """Of these: made once, plus those of the pool that were used."""
+    """Generated blocks that occur once, plus the blocks of the pool that were used."""
     measured_dedup_ratio: float | None
     random_bytes_per_512: int
     measured_compress_ratio: float
-    """Bytes of a sample / its size after zstd -3, each 4 KiB block by itself."""
+    """Bytes of a sample / its size after zstd -3, with each 4 KiB block compressed separately."""
 
 
 class DataNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What the writes carried."""
+    """The content of the writes."""
 
     generator: str
-    """What made it; its version, if it is a library, is among those of the host."""
+    """The generator of the data. If it is a library, its version is among those of the host."""
     seed: int
     piece_bytes: int | None
-    """What was made by one seed; null if each 8 bytes were by themselves."""
+    """Bytes generated from one seed; null if every 8 bytes have their own."""
     note: str
     shape: ShapeNote | None
-    """Null if no ratio was asked for: no block occurs twice, and none compresses."""
+    """Null if no ratio was requested: then no block occurs twice, and none compresses."""
     stamped_block_bytes: int | None
-    """Null unless verified."""
+    """Size of the blocks that carry a stamp; null unless verified."""
 
 
 class Smart(msgspec.Struct, frozen=True, kw_only=True):
-    """One reading of a drive's health."""
+    """One reading of a drive's SMART health data."""
 
     values: JsonObject | None
-    """As the tool names them; null if they cannot be read."""
+    """The values by the names that the tool gives them; null if they cannot be read."""
     source: str | None
     reason: str | None
-    """Why there are none."""
+    """Why there are no values."""
 
 
 class SmartReadings(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,26 +242,25 @@ class SmartReadings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceIo(msgspec.Struct, frozen=True, kw_only=True):
-    """Bytes that the device beneath a drive moved meanwhile, for all programs.
+    """The I/O of the device beneath a drive during the run, from all programs.
 
-    Null if it is not seen.
+    Null if the device's counters cannot be read.
     """
 
     read_bytes: int | None
     written_bytes: int | None
     device_ns: int | None = None
-    """Time of its requests, added up, from the block layer's queue to completion.
-
-    Null as above, and in runs of earlier versions.
+    """Time of the device's requests, summed, from the block layer's queue to completion. Also null
+    in runs of earlier versions.
     """
     busy_ns: int | None = None
-    """Time in which it had at least one request."""
+    """Time during which the device had at least one request."""
 
 
 class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What probes beside the run measured.
+    """The measurements of the probes during the run.
 
-    All but the first two are unset if they were left out.
+    If probes were left out, all but the first two fields are unset.
     """
 
     is_measured: bool
@@ -268,18 +268,18 @@ class ProbesNote(msgspec.Struct, frozen=True, kw_only=True):
     """Why they were left out."""
     file: str | UnsetType = UNSET
     event_rows: int | UnsetType | None = UNSET
-    """Null if only histograms were kept."""
+    """Null if the probes recorded histograms only."""
     devices: list[str] | UnsetType | None = UNSET
     start_ns: int | UnsetType | None = UNSET
-    """Since the run's start."""
+    """Time since the run's start."""
     duration_ns: int | UnsetType | None = UNSET
 
 
 class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of a run when its first operation is about to be submitted."""
+    """The facts about a run when its first operation is about to be submitted."""
 
     program: str
-    """kvreplay, or kvdistill if it was imported."""
+    """kvreplay, or kvdistill for an import."""
     version: str
     argv: list[str]
     config: JsonObject
@@ -287,16 +287,16 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     config_sha256: str
     started_utc: str | None
     status: str
-    """running, complete, partial if the run was cut short, or failed operations if it was whole but
-    some failed.
+    """`running`, `complete`, `partial` if the run was cut short, or `failed operations` if the run
+    was complete but some operations failed.
     """
     reason: str | None
-    """Why it is not complete."""
+    """Why the run is not complete."""
     host: JsonObject
-    """kernel, cpu_model, cpus and more."""
+    """The kernel, cpu_model, cpus and more."""
     trace: TraceNote
     tiers: dict[str, JsonObject]
-    """By tier: its target, its engine, and the facts that its kind of tier has."""
+    """By tier: its target, its engine, and the facts that tiers of its kind have."""
     pacing: PacingNote
     engine: EngineNote
     window: WindowNote
@@ -308,13 +308,16 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
     """By drive."""
 
     def __post_init__(self) -> None:
-        """Refuse, with msgspec's own error, free fields whose known parts are not of their types."""
-        msgspec.convert({"host": self.host, "tiers": self.tiers}, KnownFacts)
+        """Refuse `host` and `tiers` unless their `CheckedFacts` have the right types.
+
+        The error is msgspec's own.
+        """
+        msgspec.convert({"host": self.host, "tiers": self.tiers}, CheckedFacts)
 
     def drives(self) -> Iterator[tuple[str, JsonObject]]:
         """Yield (tier, facts) for each drive of each tier.
 
-        What all drives of a tier share is among each one's.
+        The facts of a drive include those that all drives of the tier share.
         """
         for name, facts in self.tiers.items():
             for drive in facts.get("drives") or [{}]:
@@ -322,28 +325,29 @@ class RunBegun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunFile(RunBegun, frozen=True, kw_only=True):
-    """The content of run.json; null is what is not known."""
+    """The content of run.json. A value that is unknown is null."""
 
     sha256: str | None = None
-    """Of all else, as `sealed` has it; null in a run of before."""
+    """SHA-256 of all other fields, as `seal` sets it; null in runs of earlier versions."""
     verification: Verification | None = None
-    """Null unless asked for."""
+    """Null unless `--verify` was given."""
     device_io: dict[str, DeviceIo] = {}
     """By drive."""
     probes: ProbesNote | None = None
-    """Null unless asked for."""
+    """Null unless probes were requested."""
     notes: list[str] = []
-    """What a reader of the figures must know."""
+    """Facts without which a reader may misread the figures."""
     requests: RequestFigures | None = None
     serving: Serving | UnsetType = UNSET
-    """Of a serving benchmark that was imported; unset in replays."""
+    """The result of a serving benchmark, in an import of one; unset in replays."""
     mlperf: Mlperf | None = None
     checkpoints: CheckpointFigures | None = None
-    """Null where nothing saved or restored one."""
+    """Null if the run neither saved nor restored a checkpoint."""
     metrology: Metrology | None = None
-    """Null of several ranks, in imports, and in runs of earlier versions."""
+    """Null if the run has several ranks, in imports, and in runs of earlier versions."""
     ranks: RanksNote | UnsetType = UNSET
-    """Of several ranks, whose runs lie in folders below; unset in a run of one."""
+    """The ranks of a run that has several, whose own runs lie in subfolders; unset in other runs.
+    """
     summary: Summary
 
 
@@ -353,23 +357,24 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 def read_run(folder: Path) -> RunFile:
     """Return the content of run.json in `folder`.
 
-    TraceError if there is none, it is damaged, or of another version of this program.
+    TraceError if the file is missing or damaged, or if it is of another version of this program.
     """
     run = read_manifest(folder / RUN_FILE, RunFile)
-    if run.sha256 not in (None, sealed(run).sha256):
+    if run.sha256 not in (None, seal(run).sha256):
         raise TraceError("damaged: its content is not what was written", path=folder / RUN_FILE)
     return run
 
 
-def sealed(content: Kind) -> Kind:
-    """Return `content` with the hash of all else in its field `sha256`, by which a reader knows if
-    any was changed.
+def seal(content: Kind) -> Kind:
+    """Return `content` with the hash of all other fields in its field `sha256`.
+
+    A reader recomputes the hash to see whether the file was changed.
     """
-    # As it is read: a float that is a whole number here has another form there.
-    whole = msgspec.json.decode(
-        msgspec.json.encode(msgspec.structs.replace(content, sha256=None)), type=type(content)
-    )
-    return msgspec.structs.replace(whole, sha256=sha256(whole))
+    # A reader hashes the decoded content, in which a float may have become an integer. Hash the
+    # same form here.
+    encoded = msgspec.json.encode(msgspec.structs.replace(content, sha256=None))
+    decoded = msgspec.json.decode(encoded, type=type(content))
+    return msgspec.structs.replace(decoded, sha256=sha256(decoded))
 
 
 def find_run(folder: Path) -> RunFile | None:
@@ -380,48 +385,55 @@ def find_run(folder: Path) -> RunFile | None:
     return read_run(folder) if (folder / RUN_FILE).is_file() else None
 
 
-def cut_off(folder: Path) -> list[Path]:
-    """Return the folders of runs that go on or were cut off.
+def find_unfinished_runs(folder: Path) -> list[Path]:
+    """Return the folders of runs that are in progress or were killed.
 
-    `folder`, or those below as trials and sweeps lie.
+    These are `folder` itself and folders up to two levels below, where trials and sweeps put their
+    runs. If a rank is unfinished, this is the folder of the run that contains it.
     """
-    found = (
-        path.parent
-        for deep in ("", "*/", "*/*/")
-        for path in folder.glob(f"{deep}{PARTIAL_RUN_FILE}")
-    )
-    # One of several ranks lies where they are put together.
-    runs = {path.parent if path.match("rank-[0-9]*") else path for path in found}
+    runs: set[Path] = set()
+    for subfolders in ("", "*/", "*/*/"):
+        for file in folder.glob(f"{subfolders}{PARTIAL_RUN_FILE}"):
+            run = file.parent
+            is_rank = run.match("rank-[0-9]*")
+            runs.add(run.parent if is_rank else run)
     return sorted(run for run in runs if not (run / RUN_FILE).is_file())
 
 
-def runs_below(folder: Path) -> str:
-    """Return what an error adds of a `folder` that has runs and is none.
+def list_runs_below(folder: Path) -> str:
+    """Return a clause for the error that `folder` is no run: the names of the runs below it.
 
-    Their names, or nothing.
+    Empty if there are none.
     """
     runs = sorted(file.parent.name for file in folder.glob(f"*/{OPS_FILE}"))
     return f"; it has the runs {', '.join(runs)}: name one of them" if runs else ""
 
 
-def refuse_cut_off(folder: Path) -> None:
-    """Raise TraceError, which says how to recover it, if `folder` has a run of `cut_off` and is
-    none itself.
+def refuse_unfinished_runs(folder: Path) -> None:
+    """Raise TraceError if `folder` has no run.json but contains unfinished runs.
+
+    The error names the command that recovers them.
     """
-    if not (folder / RUN_FILE).is_file() and (cut := cut_off(folder)):
-        which = (
-            "that run"
-            if cut == [folder]
-            else ", ".join(str(run.relative_to(folder)) for run in cut)
-        )
-        how = f"kvreplay recover {folder} makes a partial run of it"
-        raise TraceError(f"{which} is in progress or was killed; {how}", path=folder)
+    if (folder / RUN_FILE).is_file():
+        return
+    unfinished = find_unfinished_runs(folder)
+    if not unfinished:
+        return
+    if unfinished == [folder]:
+        subject = "that run"
+    else:
+        subject = ", ".join(str(run.relative_to(folder)) for run in unfinished)
+    raise TraceError(
+        f"{subject} is in progress or was killed; kvreplay recover {folder} makes a partial run"
+        " of it",
+        path=folder,
+    )
 
 
 def read_manifest(path: Path, kind: type[Kind]) -> Kind:
     """Return the run.json or run.partial.json at `path`; errors as of `read_run`."""
     if not path.is_file():
-        refuse_cut_off(path.parent)
+        refuse_unfinished_runs(path.parent)
     return read_json(path, kind, misfit="not of this version of kvtrace: {}; make the run again")
 
 
@@ -435,24 +447,24 @@ class _Target(msgspec.Struct):
     drives: list[JsonObject] | None = None
 
 
-class KnownFacts(msgspec.Struct):
-    """The parts of the free fields that readers look at."""
+class CheckedFacts(msgspec.Struct):
+    """Fields of `host` and `tiers` with a type that other modules rely on."""
 
     host: _Host
     tiers: dict[str, _Target]
 
 
 class BlockFault(StrEnum):
-    """What is wrong with a block that was read."""
+    """The fault of a block that was read."""
 
     DAMAGED = "damaged"
-    """Its checksum does not hold: torn, or bytes changed."""
+    """Its checksum is wrong: the block is torn, or its bytes were changed."""
     FOREIGN = "foreign"
-    """Not written by this run; zeros among them."""
+    """This run did not write it. Zeros count as foreign."""
     MISPLACED = "misplaced"
-    """A block of this run that belongs elsewhere."""
+    """This run wrote it, but elsewhere."""
     STALE = "stale"
-    """The right place, another version."""
+    """This run wrote it here, but it is another version."""
 
 
 class BadBlock(msgspec.Struct, frozen=True, kw_only=True):
@@ -464,136 +476,133 @@ class BadBlock(msgspec.Struct, frozen=True, kw_only=True):
     tier: str
     object_id: int
     key: str | None = None
-    """The object's name, from the trace's objects table; null if that is absent."""
+    """The object's name, from the trace's objects table; null without that table."""
     file: str | None
-    """Null where objects are no files."""
+    """Null where objects are not files."""
     offset_bytes: int
-    """Of the block in its object."""
+    """Offset of the block in its object."""
     expected_version: int
     found: dict[str, int] | None
-    """What the block says it is; null if its checksum does not hold."""
+    """The fields of the stamp that was read; null if its checksum is wrong."""
 
 
 class Verification(msgspec.Struct, frozen=True, kw_only=True):
-    """What --verify found."""
+    """The result of --verify."""
 
     block_bytes: int
     checked_blocks: int
     unwritten_blocks: int
-    """Read where the trace never wrote: nothing to check."""
+    """Blocks that were read where the trace never wrote: there is nothing to check."""
     corrupt_blocks: int
     by_fault: dict[str, int]
     located: list[BadBlock]
-    """All, up to 100,000."""
+    """All corrupt blocks, up to 100,000."""
     check_ns: int
-    """Thread time that checking took, inside the measured time of the run."""
+    """Thread time spent on checking, included in the measured time of the run."""
 
 
 RANK_FOLDER = "rank-{:04d}"
-"""Where the run of a rank lies in that of the whole."""
+"""The folder of a rank's run, within the folder of the combined run."""
 
 
 class PartitionNote(msgspec.Struct, frozen=True, kw_only=True):
-    """How the trace was partitioned over the ranks, and which relations that cut."""
+    """How the trace was partitioned over the ranks, and the relations that this cuts."""
 
     by: str
-    """node, user or object."""
+    """`node`, `user` or `object`."""
     because: str
     distributed: int
-    """How many nodes, users or objects there are."""
+    """Number of nodes, users or objects."""
     rows: list[int]
     """By rank."""
     bytes: list[int]
-    """By rank: read and written."""
+    """By rank: bytes read and written."""
     nodes: list[list[int]] | None = None
     """By rank: its nodes; null if users or objects were partitioned."""
     shared_objects: int
-    """Objects that several ranks touch.
-
-    Each has a copy of its own, written before the run if it reads it first.
+    """Objects that several ranks touch. Each of these ranks has its own copy, which is written
+    before the run if the rank reads it first.
     """
     shared_rows: int
-    """Rows on such an object by a rank that did not touch it first."""
+    """Rows on a shared object by a rank that was not the first to touch it."""
     shared_bytes: int
     split_requests: int
-    """Requests whose operations lie on several ranks, which do not wait for each other there."""
+    """Requests whose operations are on several ranks. The ranks do not wait for each other in such
+    a request.
+    """
     deletes_left_out: int
-    """Because their rank goes on to read what another rank wrote since."""
+    """Deletes left out because their rank later reads a version that another rank writes."""
 
 
 class StartNote(msgspec.Struct, frozen=True, kw_only=True):
-    """How closely together the ranks began; null of what is not known."""
+    """How closely together the ranks began. A value that is unknown is null."""
 
     skew_ns: int | None
-    """Between the first and the last rank to begin, by the common clock."""
+    """Time between the first and the last rank to begin, by the common clock."""
     first_submission_skew_ns: int | None
-    """Between their first submissions.
-
-    Null in an open loop, where these have times of their own.
+    """Time between the ranks' first submissions. Null in an open loop, where the trace sets these
+    times.
     """
     clock_error_ns: int | None
-    """How far off the common clock may be.
-
-    Of the worst rank, half its shortest round trip to rank 0.
+    """Largest error of the common clock: half the shortest round trip to rank 0, of the worst rank.
     """
 
 
 class RankNote(msgspec.Struct, frozen=True, kw_only=True):
-    """One rank; null is what is not known, as of one that left nothing."""
+    """One rank. A value that is unknown is null, such as all results of a lost rank."""
 
     rank: int
     folder: str
-    """Beside run.json.
-
-    The rank's own run, with its ops.parquet, requests.parquet, series.parquet; none is merged.
+    """Folder of the rank's own run, relative to run.json. Its ops.parquet, requests.parquet and
+    series.parquet are not merged.
     """
     host: str | None = None
     nodes: list[int] | None = None
     """The trace's nodes that it replayed; null if users or objects were partitioned."""
     cpus: int | None = None
-    """Those that it may run on."""
+    """Number of processors that it may run on."""
     status: str
-    """As in its run.json; idle if it had no part of the trace, lost if it left no results."""
+    """As in its run.json; `idle` if it had no part of the trace, `lost` if it left no results."""
     reason: str | None = None
     operations: int | None = None
     errors: int | None = None
     bytes: int | None = None
-    """Read and written, on tiers where bytes move."""
+    """Bytes read and written, on tiers that transfer data."""
     wall_ns: int | None = None
     bandwidth_bytes_per_s: float | None = None
-    """Bytes over its wall time."""
+    """Bytes / the rank's wall time."""
     read_p99_ns: int | None = None
-    """Of its slowest tier: response time in an open loop, else service time."""
+    """p99 of its slowest tier: response time in an open loop, else service time."""
     write_p99_ns: int | None = None
     clock_offset_ns: int | None = None
-    """Its monotonic clock - that of rank 0, before the run."""
+    """Its monotonic clock minus that of rank 0, before the run."""
     clock_error_ns: int | None = None
     clock_drift_ns: int | None = None
-    """The offset after the run - before it."""
+    """The offset after the run minus the offset before it."""
     begun_late_ns: int | None = None
-    """After the instant that was agreed."""
+    """Its start minus the agreed start."""
     first_submission_ns: int | None = None
-    """After that instant."""
+    """Its first submission minus the agreed start."""
     stood_still_ns: int | None = None
-    """The longest that its process did not answer, if that was over a second.
-
-    It was stopped, or had no processor.
+    """The longest time for which its process did not answer; null up to one second. The process was
+    stopped, or had no processor.
     """
 
 
 class Straggler(msgspec.Struct, frozen=True, kw_only=True):
-    """The rank that ended last, if it delayed the others."""
+    """The rank that ended last, if it delayed the other ranks."""
 
     rank: int
     behind_ns: int
-    """After the median rank."""
+    """Its end minus the end of the median rank."""
     reason: str
 
 
 class CombinedNote(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks taken together by MLPerf Storage's rule (Rules.md 6.3.4), which is not pooling.
+    """The figures of all ranks by MLPerf Storage's rule (Rules.md 6.3.4), which does not pool
+    operations.
 
-    Null is not known.
+    A value that is unknown is null.
     """
 
     rule: str = "MLPerf Storage: bandwidths of the ranks added up, the worst P95 of any rank"
@@ -610,12 +619,11 @@ class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
     library: str | None
     """The MPI library; null without one."""
     partition: PartitionNote | None = None
-    """Null where each rank has a trace of its own."""
+    """Null if each rank has a trace of its own."""
     start: StartNote
     is_exact: bool
-    """Whether percentiles are of all ranks' operations together.
-
-    If not, of their histograms, added up.
+    """True if percentiles are over all ranks' operations; false if they come from the ranks'
+    histograms, summed.
     """
     ranks: list[RankNote]
     straggler: Straggler | None
@@ -623,16 +631,16 @@ class RanksNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProgramError(KvError):
-    """Another of our programs refused; the message is its own, and so is the exit code."""
+    """Another of our programs failed. The message and the exit code are those of that program."""
 
-    def __init__(self, command: str, said: str, exit_code: int) -> None:
-        """Say which `command` it was and the line it `said`."""
-        super().__init__(f"{command}: {said}")
+    def __init__(self, command: str, message: str, exit_code: int) -> None:
+        """Name the `command` that failed and the `message` that it printed."""
+        super().__init__(f"{command}: {message}")
         self.exit_code = exit_code
 
 
-def argv_of(program: str, *arguments: str) -> list[str]:
-    """Return what starts `program` with `arguments` in this interpreter."""
+def build_argv(program: str, *arguments: str) -> list[str]:
+    """Return the command line that starts `program` with `arguments` in this interpreter."""
     return [sys.executable, "-m", f"{program}.cli", *arguments]
 
 
@@ -641,32 +649,34 @@ def run_program(
 ) -> None:
     """Run `program` with `arguments`.
 
-    What it prints is shown if `is_shown`, its notes are logged if `is_noted`.
+    Its stdout is passed on if `is_shown`; the lines of its stderr are logged if `is_noted`.
 
-    ProgramError if it left with an error.
+    ProgramError if its exit code is not 0.
     """
-    argv, command = argv_of(program, *arguments), shlex.join([program, *arguments])
+    command = shlex.join([program, *arguments])
     sys.stdout.flush()
     with progress(command):
-        done = subprocess.run(  # noqa: S603 - our own program
-            argv,
+        process = subprocess.run(  # noqa: S603 - our own program
+            build_argv(program, *arguments),
             stdout=None if is_shown else subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             check=False,
         )
-    said = done.stderr.strip().splitlines()
-    if done.returncode:
-        last = said[-1] if said else f"it exited with {done.returncode}"
-        raise ProgramError(command, last.removeprefix(f"{program}: error: "), done.returncode)
-    for line in said if is_noted else ():
-        log(line)
+    lines = process.stderr.strip().splitlines()
+    if process.returncode:
+        message = lines[-1] if lines else f"it exited with {process.returncode}"
+        message = message.removeprefix(f"{program}: error: ")
+        raise ProgramError(command, message, process.returncode)
+    if is_noted:
+        for line in lines:
+            log(line)
 
 
 def generate(gen: str, trace: Path) -> None:
-    """Make `trace` by `kvtrace gen` with the options `gen`, in place of what was there.
+    """Write `trace` with `kvtrace gen` and the options `gen`, replacing an existing file.
 
-    ConfigError, ProgramError.
+    ConfigError if the quotes in `gen` do not match; ProgramError if `kvtrace gen` fails.
     """
     try:
         run_program("kvtrace", ["gen", *shlex.split(gen), "-o", str(trace), "--force"])
@@ -675,19 +685,19 @@ def generate(gen: str, trace: Path) -> None:
 
 
 ATTACHED = "probes attached"
-"""What `kvreplay probe` says once it measures."""
+"""The line that `kvreplay probe` prints to stderr when it starts to measure."""
 _ATTACH_S, _END_S = 120, 120
 
 
 @contextmanager
-def attached(*options: str) -> Iterator[Callable[[], None]]:
-    """Attach probes, a `kvreplay probe` with `options`.
+def attach_probes(*options: str) -> Iterator[Callable[[], None]]:
+    """Run `kvreplay probe` with `options` while the context lasts.
 
-    Yield what ends them, after which their files are there.
+    Yield a function that ends the probes; their files are complete when it returns.
 
-    ProbeUnavailable, of both, says why nothing is measured.
+    ProbeUnavailable, from entering the context or from that function, says why nothing is measured.
     """
-    command = argv_of("kvreplay", "probe", *options)
+    command = build_argv("kvreplay", "probe", *options)
     try:
         process = subprocess.Popen(  # noqa: S603 - our own program
             command,
@@ -700,8 +710,8 @@ def attached(*options: str) -> Iterator[Callable[[], None]]:
         raise ProbeUnavailable(f"{command[0]} does not start: {error.strerror}") from None
     errors = cast("IO[str]", process.stderr)
 
-    def refused(said: str) -> ProbeUnavailable:
-        lines = said.splitlines() or ["kvreplay probe ended without saying why"]
+    def build_error(stderr: str) -> ProbeUnavailable:
+        lines = stderr.splitlines() or ["kvreplay probe ended without an error message"]
         return ProbeUnavailable(lines[-1].removeprefix("kvreplay: error: "))
 
     def end() -> None:
@@ -711,45 +721,45 @@ def attached(*options: str) -> Iterator[Callable[[], None]]:
         except subprocess.TimeoutExpired:
             raise ProbeUnavailable(f"the probes did not end within {_END_S} s") from None
         if process.returncode:
-            raise refused(errors.read().strip())
+            raise build_error(errors.read().strip())
 
     with process:
         try:
             if not select.select([errors], [], [], _ATTACH_S)[0]:
                 raise ProbeUnavailable(f"the probes were not attached within {_ATTACH_S} s")
-            if (said := errors.readline().strip()) != ATTACHED:
-                raise refused(said)
+            first_line = errors.readline().strip()
+            if first_line != ATTACHED:
+                raise build_error(first_line)
             yield end
         finally:
             process.kill()
 
 
 class MlperfRule(msgspec.Struct, frozen=True, kw_only=True):
-    """One rule of the benchmark, and whether it was kept."""
+    """One rule of the benchmark, and whether the run complies with it."""
 
     rule: str
     reference: str
-    """Where it stands in Rules.md."""
+    """Its section in Rules.md."""
     kept: str
+    """`kept`, `not kept` or `undetermined`."""
     detail: str
 
 
 class MlperfMark(msgspec.Struct, frozen=True, kw_only=True):
-    """What must stand wherever the figures of an option stand; the file has more."""
+    """The mark that must accompany the figures of an MLPerf option; the file has more fields."""
 
     answer: str
     mark: str | None
-    """Which rules are not kept; null if all that can be told are."""
+    """The rules that are not met; null if all rules that can be checked are met."""
     option: str
     not_claimed: dict[str, str]
-    """What the figures are not, and why."""
+    """The claims that the figures do not make, each with the reason."""
     rules: list[MlperfRule]
 
 
 def find_mark(folder: Path) -> MlperfMark | None:
-    """Return what the figures in `folder` must be marked with, or None if it has none of the
-    benchmark's.
-    """
+    """Return the mark of the figures in `folder`, or None if they are not the benchmark's."""
     return find_json(
         folder / MLPERF_FILE, MlperfMark, misfit="not of this version of kvreplay: {}; run it again"
     )

@@ -1,8 +1,7 @@
-"""`sweep.json`.
+"""The content of `sweep.json` and of `scorecard.json`.
 
-One trace at rising loads, each a run, and the knee between what was sustained and what was not.
-
-And `scorecard.json`: a drive at the knees of several caching stacks.
+A sweep replays one trace at rising loads, each as a run. Its knee is the highest load that was
+sustained. A scorecard rates a drive at the knees of several caching stacks.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from kvtrace.core.run.run_file import SWEEP_FILE
 
 
 class Axis(StrEnum):
-    """What rises from run to run."""
+    """The load parameter that rises from run to run."""
 
     QUEUE_DEPTH = "queue_depth"
     SPEED = "speed"
@@ -27,7 +26,7 @@ class Axis(StrEnum):
 
     @property
     def parameter(self) -> str:
-        """The parameter of a sweep that takes its values."""
+        """The parameter of `sweep` that takes the values of this axis."""
         return {Axis.QUEUE_DEPTH: "queue_depths", Axis.SPEED: "speeds", Axis.USERS: "users"}[self]
 
 
@@ -38,28 +37,26 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     run: str
     verdict: str
     window: str | None = None
-    """The part of its trace that was replayed, as `--window` names it.
-
-    Null for all, and in earlier versions.
+    """The part of the trace that was replayed, as `--window` names it. Null for all of it, and in
+    earlier versions.
     """
     throughput_bytes_per_s: float | None
-    """Object bytes read and written on tiers where bytes move / time from the first submission to
+    """Object bytes read and written on tiers that transfer data / time from the first submission to
     the end.
     """
     operations_per_s: float | None
     asked_bytes_per_s: float | None = None
-    """What an open loop was due to read and write a second there; null in a closed loop."""
+    """Bytes per second that were due, read and written, on those tiers; null in a closed loop."""
     operations: int | None = None
-    """That completed in the run."""
+    """Operations completed in the run."""
     read_p99_ns: int | None
-    """Of the slowest tier.
-
-    Response time in an open loop, service time in a closed one; null if one has too few.
+    """p99 of the slowest tier: response time in an open loop, service time in a closed one. Null if
+    a tier has too few operations.
     """
     read_p99_lacks: str | None = None
-    """Why it is null, and how long the run would have to be."""
+    """Why read_p99_ns is null, and how long the run would have to be."""
     read_p50_ns: int | None = None
-    """This and the next of the slowest tier, as read_p99_ns."""
+    """As read_p99_ns, as are the following percentiles."""
     read_p99_9_ns: int | None = None
     write_p50_ns: int | None = None
     write_p99_ns: int | None
@@ -67,31 +64,28 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
     kept_pace: bool | None
     """Null in a closed loop."""
     is_delivered: bool | None = None
-    """Whether what an open loop was asked for was moved by its end, though operations may have been
-    late; null in a closed loop, and in sweeps of earlier versions.
+    """Whether the requested load of an open loop was transferred by its end, even if operations
+    were late. Null in a closed loop, and in sweeps of earlier versions.
     """
     late_by_itself_fraction: float | None = None
-    """Of an open loop's operations, those that waited for more than what they depend on.
-
-    Their times contain that.
+    """Share of an open loop's operations that waited for more than their dependencies. Their
+    response times include that wait.
     """
     cause: str | None = None
-    """What kept an open loop from its pace, as in the run's `pace`."""
+    """The largest cause of delay in an open loop, as in the run's `pace`."""
     judgement: RunVerdict | None = None
-    """The load asked for, the load reached, and the bottleneck.
-
-    Null in sweeps of earlier versions.
+    """The requested load, the achieved load and the bottleneck. Null in sweeps of earlier versions.
     """
     is_within_target: bool | None = None
-    """Whether read_p99_ns is within the target; null without one, or if it is not known."""
+    """Whether read_p99_ns is within the target; null without a target, or if read_p99_ns is null.
+    """
     late_p99_ns: int | None
     trials: int = 1
-    """Runs at this value.
-
-    More where they decide what an open loop sustains; the other fields are the median's.
+    """Runs at this value. There are several if they decide which load an open loop sustains; the
+    other fields are those of the median run.
     """
     held_trials: int | None = None
-    """Those that were sustained; null in a closed loop."""
+    """Trials that sustained the load; null in a closed loop."""
     is_delayed_by_replayer: bool | None = None
     """Whether the replayer's own work delayed most operations; null in a closed loop."""
     lacks_reads: bool = False
@@ -99,11 +93,10 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_held(self) -> bool:
-        """Whether an open loop's load was sustained.
+        """An open loop's load was sustained.
 
         It was delivered, it is not known to have missed the target, and the replayer did not delay
-        it: a load that the replayer delayed never reached the storage in its time. Where a sweep
-        needs reads, writes alone sustain nothing.
+        it. A load that the replayer delayed did not reach the storage on time.
         """
         is_within_target = self.is_within_target is not False
         is_offered = not self.is_delayed_by_replayer and not self.lacks_reads
@@ -111,33 +104,29 @@ class SweepPoint(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def keeps_up(self) -> bool:
-        """Whether an open loop's load was delivered."""
+        """An open loop's load was delivered."""
         return bool(self.kept_pace if self.is_delivered is None else self.is_delivered)
 
 
 class LoadSweep(msgspec.Struct, frozen=True, kw_only=True):
-    """The points and the knee."""
+    """The points of a sweep and its knee."""
 
     axis: Axis
     points: list[SweepPoint]
     knee: float | None
-    """Null if no point qualifies."""
+    """The value at the knee; null if no point qualifies."""
     is_saturated: bool
-    """Whether the sweep ended because it saturated; if not, the knee may lie beyond."""
+    """True if the sweep ended because it saturated. If false, the knee may be at a higher load."""
     rule: str
     answer: str = ""
-    """What the sweep came to, in one sentence.
-
-    The load at the knee, its response time, and what limits above it.
-    """
+    """One sentence: the load at the knee, its response time, and the bottleneck above it."""
     limit: LimitCause | None = None
-    """What limits above the knee.
-
-    Null if nothing was tried there, or if what was measured does not decide.
+    """The bottleneck above the knee. Null if no higher load was tried, or if the measurements do
+    not identify it.
     """
     read_p99_target_ns: int | None = None
     simulated_tiers: list[str] = []
-    """Nothing moved there; no point counts them."""
+    """Tiers that transfer no data. No point counts them."""
 
 
 def find_sweep(folder: Path) -> LoadSweep | None:
@@ -149,28 +138,27 @@ def find_sweep(folder: Path) -> LoadSweep | None:
 
 CARD_FILE = "scorecard.json"
 FEW_REQUESTS = 30
-"""With fewer in a window more users may ask for less.
-
-Of vLLM's blocks 4 asked for 136 MB/s, 5 for 720, 8 for 593.
+"""With fewer requests in the window, more users may ask for less: with vLLM's blocks, 4 users asked
+for 136 MB/s, 5 users for 720 MB/s, and 8 users for 593 MB/s.
 """
 
 
 class CardTrial(msgspec.Struct, frozen=True, kw_only=True):
-    """What one run of a scorecard moved on the drive, and its response times.
+    """The throughput and the response times of one run of a scorecard.
 
-    From when an operation was due.
+    Response times start when an operation was due.
     """
 
     read_bytes_per_s: float | None
     written_bytes_per_s: float | None
     read_p50_ns: int | None
-    """This and the next null of too few operations."""
+    """This and the next two fields are null if there are too few operations."""
     read_p99_ns: int | None
     read_p99_9_ns: int | None
 
 
 class TriedUsers(msgspec.Struct, frozen=True):
-    """A load of a scorecard's search, and how often the drive sustained it."""
+    """One load of a scorecard's search, and the number of trials that sustained it."""
 
     users: float
     trials: int
@@ -178,58 +166,56 @@ class TriedUsers(msgspec.Struct, frozen=True):
 
 
 class Score(CardTrial, frozen=True, kw_only=True):
-    """What the drive does under one stack, at the load that decides.
+    """The figures of the drive under one caching stack, at the load that decides.
 
-    The medians of its trials, and each trial's.
+    They are the medians of the trials at this load.
     """
 
     preset: str
     gen: str | None = None
-    """Options of the `kvtrace gen` that makes its trace, but for the users.
-
-    Null in cards of earlier versions.
+    """Options of the `kvtrace gen` that generates the trace, except the users. Null in cards of
+    earlier versions.
     """
     users: float | None
-    """The most that it sustains; null if it sustains not even the least that was tried."""
+    """The most users that the drive sustains; null if it does not sustain the fewest that were
+    tried.
+    """
     tried: list[TriedUsers] = []
     """Every load of the search, rising; empty in cards of earlier versions."""
     at_users: float
-    """Where it was measured: `users`, or else the least that was tried."""
+    """The users of the measured runs: `users`, or the fewest that were tried if `users` is null."""
     answer: str
     limit: str | None
     request_bytes: float | None
-    """The mean of the block requests; this and the next null without probes."""
+    """The mean size of block requests. This and the next field are null without probes."""
     in_flight: float | None
-    """The mean number of block requests in flight, as one is dispatched."""
+    """The mean number of block requests in flight when a request is dispatched."""
     drive_writes_per_day: float | None
-    """At this load, kept up, of the whole device; null if its size is not known."""
+    """DWPD if this load lasts all day, for the whole device; null if its size is unknown."""
     life_years: float | None
     """Null without --endurance."""
     delivered_share: float | None
-    """Bytes that were moved over bytes that the trace asked for in the same time.
-
-    Its bias, less one.
+    """Bytes transferred / bytes that the trace requested in the same time. The bias of the
+    measurement is this minus 1.
     """
     spread: float | None
-    """(greatest - least) / median of the throughput over the trials at this load."""
+    """(greatest - least) / median of the throughput, over the trials at this load."""
     trials: int
     requests: int | None = None
-    """In the window of its runs; null in cards of earlier versions."""
+    """Requests in the window of its runs; null in cards of earlier versions."""
     each: list[CardTrial] = []
-    """One a trial, in their order."""
+    """The trials, in the order of their runs."""
     trace_sha256: str | None
-    """Of its trace at this load: the same seed and options give the same bytes."""
+    """SHA-256 of the trace at this load. The same seed and options give the same bytes."""
 
     @property
     def is_by_chance(self) -> bool:
-        """Whether its window holds so few requests that which of them it holds decides what is
-        sustained.
-        """
+        """The window has so few requests that chance decides which load is sustained."""
         return self.requests is not None and self.requests < FEW_REQUESTS
 
     @property
     def lost_users(self) -> float | None:
-        """The least that it does not sustain; null if nothing that was tried failed."""
+        """The fewest users that the drive does not sustain; null if it sustained every load."""
         return next((load.users for load in self.tried if 2 * load.held_trials < load.trials), None)
 
 
@@ -240,9 +226,9 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
     version: str = __version__
     argv: list[str]
     status: str
-    """complete, or why it is partial."""
+    """`complete`, or why it is partial."""
     window: str | None = None
-    """Which part of each trace every run measured; null in cards of earlier versions."""
+    """The part of each trace that every run measured; null in cards of earlier versions."""
     device: str | None
     model: str | None
     device_bytes: int | None
@@ -251,9 +237,10 @@ class Card(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_card(path: Path) -> Card | None:
-    """Return the scorecard at `path`, a file or its folder; None if it is no *.json and holds none.
+    """Return the scorecard at `path`, a file or its folder.
 
-    TraceError if the file is missing, damaged, or no scorecard.
+    None if `path` is no *.json file and contains no scorecard. TraceError if the file is missing,
+    damaged, or no scorecard.
     """
     file = path / CARD_FILE if path.is_dir() or path.suffix != ".json" else path
     misfit = "no scorecard of this version of kvreplay: {}"

@@ -690,7 +690,7 @@ def _knobs(prefix: str, holder: msgspec.Struct, kind: type[msgspec.Struct]) -> I
         default = None if field.default is msgspec.NODEFAULT else field.default
         bounds = bounds_of(kind).get(field.name)
         minimum, maximum = (
-            (bounds.least, bounds.most) if bounds and not bounds.words else (None, None)
+            (bounds.minimum, bounds.maximum) if bounds and not bounds.words else (None, None)
         )
         yield Knob(
             prefix + field.name,

@@ -12,7 +12,7 @@ from phrases import Saying, pattern, shows
 
 from kvdistill.reports.cards import compare_cards
 from kvreplay.experiments.load_sweep import TRIALS, decided, next_value, to_repeat
-from kvtrace.core.document.chapters import card_answer
+from kvtrace.core.document.sweep_document import card_answer
 from kvtrace.core.run.sweep_file import Axis, Card, CardTrial, Score, SweepPoint, TriedUsers
 
 MB = 1_000_000

@@ -16,7 +16,7 @@ from run_files import distribution, figures
 from test_report_parts import write_probe
 
 from kvdistill.reports.output import report
-from kvtrace.core.document.chapters import parameters_of
+from kvtrace.core.document.mlperf_sheets import run_parameters
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import read_run
 
@@ -157,7 +157,7 @@ def test_capacities_of_a_fleet_are_of_all_its_nodes(run):
     tiers.append(TierFacts("fs", 1 << 40))
     found = read_run(run)
     trace = msgspec.structs.replace(found.trace.metadata, stats={"fleet": fleet}, tiers=tiers)
-    asked = parameters_of(
+    asked = run_parameters(
         msgspec.structs.replace(found, trace=msgspec.structs.replace(found.trace, metadata=trace))
     )
     assert (asked["Total GPU Memory (GiB)"][0], asked["CPU Memory (GiB)"][0]) == (4, 12)

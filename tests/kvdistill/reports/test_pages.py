@@ -26,7 +26,10 @@ from kvtrace.core.document.document import (
     Unit,
     show,
 )
-from kvtrace.core.document.page import draw, html_page, live_figure, log_ticks, picture_of
+from kvtrace.core.document.live_figure import build_live_figure, log_ticks
+from kvtrace.core.document.page import html_page
+from kvtrace.core.document.picture import build_picture
+from kvtrace.core.document.svg_figure import draw_svg
 from kvtrace.core.statistics import Endurance, parse_endurance
 
 _SCRIPTS = re.compile(r"<script>.*?</script>", re.DOTALL)
@@ -81,10 +84,10 @@ def test_a_page_is_small_beside_the_script_that_it_carries(text):
 @pytest.mark.full
 def test_charts_are_drawn_the_same_each_time():
     line = Series("read", [1.0, 2.0, 4.0], [0.5, 0.6, 0.7])
-    picture = picture_of(Chart("t", ChartShape.STEPS, Unit.NS, Unit.COUNT, [line], 1.0))
+    picture = build_picture(Chart("t", ChartShape.STEPS, Unit.NS, Unit.COUNT, [line], 1.0))
     assert (
-        len({draw(picture, 1) for _ in range(2)})
-        == len({live_figure(picture) for _ in range(2)})
+        len({draw_svg(picture, 1) for _ in range(2)})
+        == len({build_live_figure(picture) for _ in range(2)})
         == 1
     )
 
@@ -105,7 +108,7 @@ def test_a_page_holds_one_family_of_units(text):
 
 def test_axes_name_their_units_and_give_the_tail_its_room():
     line = Series("read", [0.01, 0.5, 0.9, 0.99, 0.999, 0.9999], [1e5, 1e6, 2e6, 4e6, 8e6, 9e7])
-    tail = picture_of(
+    tail = build_picture(
         Chart("t", ChartShape.QUANTILES, Unit.NUMBER, Unit.NS, [line], y_title="response time")
     )
     assert (tail.y.heading, tail.y.is_log, tail.x.is_log) == ("response time (ms)", True, True)
@@ -113,7 +116,7 @@ def test_axes_name_their_units_and_give_the_tail_its_room():
     assert tail.lines[0].x == pytest.approx([1 / 0.99, 2, 10, 100, 1000, 10_000], rel=1e-5)
     assert tail.lines[0].y == [0.1, 1, 2, 4, 8, 90]
     steps = Series("read", [0.0, 1e9], [2e9, 1e9])
-    rate = picture_of(Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9))
+    rate = build_picture(Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9))
     assert (rate.x.heading, rate.y.heading) == ("time (s)", "bandwidth (GB/s)")
     assert (rate.lines[0].x, rate.lines[0].y) == ([0, 1, 1, 2], [2, 2, 1, 1])
 
@@ -139,7 +142,7 @@ def test_a_logarithmic_axis_has_numbers_all_along():
 )
 def test_loads_stand_at_whole_numbers(loads, expected):
     line = Series("throughput", [float(at) for at in loads], [1e9] * len(loads))
-    drawn = picture_of(
+    drawn = build_picture(
         Chart("t", ChartShape.LOAD, Unit.NUMBER, Unit.BYTES_PER_S, [line], x_title="queue depth")
     )
     assert " ".join(name for _, name in drawn.x.ticks) == expected
@@ -147,7 +150,7 @@ def test_loads_stand_at_whole_numbers(loads, expected):
 
 def test_lengths_of_ios_stand_at_powers_of_two():
     sizes = Series("read", [4096.0, 131072.0, 1048576.0], [5.0, 1.0, 2.0])
-    drawn = picture_of(Chart("t", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, [sizes]))
+    drawn = build_picture(Chart("t", ChartShape.BARS, Unit.IO_BYTES, Unit.COUNT, [sizes]))
     assert (drawn.x.unit, [name for _, name in drawn.x.ticks]) == (
         "KiB",
         ["4", "16", "64", "256", "1024"],
@@ -157,7 +160,7 @@ def test_lengths_of_ios_stand_at_powers_of_two():
 def test_trials_of_a_side_share_a_colour_and_axes_end_alike():
     lines = [Series(name, [1.0, 2.0], [1.0, 1.0], colour=at // 2) for at, name in enumerate("abcd")]
     chart = Chart("c", ChartShape.STEPS, Unit.NS, Unit.COUNT, lines, 1.0, x_end=9.0, y_end=7.0)
-    drawn = picture_of(chart)
+    drawn = build_picture(chart)
     assert [line.colour for line in drawn.lines] == ["read", "read", "write", "write"]
     assert (drawn.x.high, drawn.y.high) == (9, 7)
 
@@ -586,7 +589,7 @@ def test_mark_labels_have_rows_of_their_own_near_the_middle():
     steps = Series("a", [0.0, 1e9, 2e9, 3e9], [1.0, 2.0, 3.0, 4.0])
     marks = ((1e9, "lost"), (1.1e9, "over"), (3.9e9, "joined"))
     chart = Chart("b", ChartShape.STEPS, Unit.NS, Unit.BYTES_PER_S, [steps], 1e9, marks=marks)
-    (root,) = json.loads(live_figure(picture_of(chart)))["roots"]
+    (root,) = json.loads(build_live_figure(build_picture(chart)))["roots"]
     shown = [part["attributes"] for part in root["attributes"]["center"] if part["name"] == "Label"]
     assert [part["text"] for part in shown] == ["lost", "over", "joined"]
     assert len({part["y"] for part in shown}) == 3

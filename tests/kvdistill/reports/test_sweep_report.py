@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from conftest import run_cli
 
-from kvtrace.core.document.chapters import sweep_document
+from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.run.sweep_file import Axis, LoadSweep, SweepPoint
 
 MS = 10**6

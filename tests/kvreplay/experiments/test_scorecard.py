@@ -28,7 +28,7 @@ from kvreplay.experiments.scorecard import (
 )
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import Replay
-from kvtrace.core.document.chapters import card_answer
+from kvtrace.core.document.sweep_document import card_answer
 from kvtrace.core.run.sweep_file import Card, Score
 from kvtrace.core.schema import OPS, TRACE
 

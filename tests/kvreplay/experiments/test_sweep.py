@@ -32,8 +32,9 @@ from kvreplay.experiments.load_sweep import (
 )
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
-from kvtrace.core.document.chapters import sweep_document
-from kvtrace.core.document.page import SUFFIXES, picture_of, write_drawing
+from kvtrace.core.document.drawing import SUFFIXES, write_drawing
+from kvtrace.core.document.picture import build_picture
+from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import STEADIEST
 from kvtrace.core.run.figures import Evidence, LimitCause, RunVerdict
@@ -385,7 +386,7 @@ def test_latencies_that_differ_much_are_drawn_too(tmp_path: Path) -> None:
         for i, p in enumerate(points([1.0, 2.0, 3.0]))
     ]
     found = LoadSweep(axis=Axis.QUEUE_DEPTH, points=wide, knee=None, is_saturated=False, rule="")
-    times, rates = map(picture_of, sweep_document(found).chapters[0].tables[0].charts)
+    times, rates = map(build_picture, sweep_document(found).chapters[0].tables[0].charts)
     # 1 to 25 ms: a linear axis would have the first at the bottom.
     assert (times.y.is_log, times.y.unit, rates.y.is_log) == (True, "ms", False)
     for suffix in SUFFIXES:

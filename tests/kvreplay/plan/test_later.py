@@ -56,7 +56,7 @@ def lay_before(rows, begin_ns, end_ns):
 def test_a_window_has_all_its_rows_and_what_they_read(tmp_path, seed, is_verified):
     rows = lru_rows(seed)
     reader = open_table(write_trace(tmp_path / "t.parquet", rows), TRACE)
-    window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part="from:150ms+100ms"))
+    window = compile_window(reader, reader.path, {NVME: 4096}, Limit(window="from:150ms+100ms"))
     expected = [row for row in rows if 150 * MS <= row[0] < 250 * MS]
     laid = window.loader.begin(Pacer(1.0), is_verified=is_verified)
     assert window.loader.load() == len(expected) == window.planned_rows
@@ -94,7 +94,7 @@ def test_a_window_from_the_start_is_a_part_too(tmp_path):
         ("from:0s+100ms", False, sum(r[0] < 100 * MS for r in rows)),
         ("from:0s+1h", True, len(rows)),
     ):
-        window = compile_window(reader, reader.path, {NVME: 4096}, Limit(part=asked))
+        window = compile_window(reader, reader.path, {NVME: 4096}, Limit(window=asked))
         assert (window.is_whole, window.rows, window.begin_ns) == (is_whole, count, 0)
     assert compile_window(reader, reader.path, {NVME: 4096}, Limit()).begin_ns is None
 

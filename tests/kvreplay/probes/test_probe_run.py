@@ -112,7 +112,7 @@ def test_a_run_goes_on_without_probes_and_says_why(tmp_path, monkeypatch, capfd)
     (tmp_path / "run" / "run.json").write_text('{"program": "kvreplay"}')
     (tmp_path / "run" / "blocks.parquet").write_text("of an earlier run")
     said = "import sys; sys.exit('kvreplay: error: no libbpf.so.1: apt-get install libbpf1')"
-    monkeypatch.setattr(run_file, "argv_of", lambda *_: [sys.executable, "-c", said])
+    monkeypatch.setattr(run_file, "build_argv", lambda *_: [sys.executable, "-c", said])
     run = _replay(tmp_path)
     reason = "no libbpf.so.1: apt-get install libbpf1"
     assert run.status == "complete"
@@ -138,12 +138,12 @@ def test_probes_that_die_on_the_way_are_left_out(tmp_path, monkeypatch):
         "import signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); "
         "print('probes attached', file=sys.stderr, flush=True); sys.exit('kvreplay: error: gone')"
     )
-    monkeypatch.setattr(run_file, "argv_of", lambda *_: [sys.executable, "-c", died])
+    monkeypatch.setattr(run_file, "build_argv", lambda *_: [sys.executable, "-c", died])
     assert _replay(tmp_path).probes == ProbesNote(is_measured=False, reason="gone")
 
 
 def test_a_program_that_does_not_start_leaves_the_probes_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(run_file, "argv_of", lambda *_: ["/nonexistent/python"])
+    monkeypatch.setattr(run_file, "build_argv", lambda *_: ["/nonexistent/python"])
     reason = "/nonexistent/python"
     probes = _replay(tmp_path).probes
     assert shows(probes.reason, reason)

@@ -173,7 +173,7 @@ def check(found: RunRecorder, rows: list[dict[str, Any]]) -> None:
                 sum(o["submitted_ns"] <= r["submitted_ns"] < o["completed_ns"] for o in good)
                 for r in good
             ]
-            assert found.order.most_at_once([at], 0) == max([0, *overlaps])
+            assert found.order.max_in_flight([at], 0) == max([0, *overlaps])
             for r in here:
                 if r["submitted_ns"] >= 0:
                     when = r["submitted_ns"] if r["completed_ns"] < 0 else r["completed_ns"]
@@ -221,7 +221,7 @@ def test_the_order_of_submission_is_found_in_any_disorder(monkeypatch: pytest.Mo
         )
         order = counted(rows, [TIERS[0]]).order
         # One that comes more than half of those that wait behind is late.
-        assert (order.most_at_once([0], 0) is None) == (reach > 1000)
+        assert (order.max_in_flight([0], 0) is None) == (reach > 1000)
         levels = order.levels(0)["submitted_ns"]
         assert np.array_equal(levels, np.sort(submitted)) == (reach <= 1000)
         assert np.array_equal(np.sort(levels), np.sort(submitted))

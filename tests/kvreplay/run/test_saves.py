@@ -24,7 +24,7 @@ from kvreplay.run import replay as run
 from kvreplay.run.replay import Replay, replay
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core.document.chapters import checkpoint_sentence
+from kvtrace.core.document.run_chapters import checkpoint_sentence
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.run.run_file import read_run
 from kvtrace.core.schema import OPS

@@ -211,5 +211,5 @@ def test_a_damaged_row_of_a_window_is_named_by_its_number(tmp_path):
     rows[121] = (rows[110][0], *rows[121][1:])
     reader = open_table(write_trace(tmp_path / "bad.parquet", rows), TRACE)
     with pytest.raises(TraceError) as error:
-        compile_window(reader, reader.path, {NVME: 1}, Limit(part="from:99ms+50ms"))
+        compile_window(reader, reader.path, {NVME: 1}, Limit(window="from:99ms+50ms"))
     assert error.value.row == 121

@@ -22,7 +22,7 @@ from kvtrace.core.document.export import csv_lines, markdown
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema
-from kvtrace.core.tables import checked, create, open_table
+from kvtrace.core.tables import create, open_checked, open_table
 from kvtrace.core.units import printable
 
 ROW = (0, "write", 2, "store", 0, 0, 4096, 0, 0, 0)
@@ -84,15 +84,15 @@ def test_a_footer_that_says_more_rows_than_the_file_can_hold(tmp_path):
 
 def test_a_row_group_that_unpacks_to_more_than_it_may(tmp_path, monkeypatch):
     path = write_trace(tmp_path / "t.parquet", [ROW] * 1000)
-    monkeypatch.setattr(tables, "MOST_GROUP_BYTES", 1000)
+    monkeypatch.setattr(tables, "MAX_GROUP_BYTES", 1000)
     with pytest.raises(TraceError, match="1000 bytes"):
         open_table(path)
 
 
 @pytest.mark.parametrize("part", [b"\0", b"\n", b"0,chunk,other,1\n"])
 def test_a_zstd_bomb(tmp_path, monkeypatch, part):
-    monkeypatch.setattr(tables, "_FREE_BYTES", 1 << 20)
-    monkeypatch.setattr(tables, "MOST_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(tables, "MAX_LINE_BYTES", 1 << 20)
     head = b'# kvtrace {"table":"objects","schema_version":1}\nobject_id,key,kind,size_bytes\n'
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))
@@ -129,7 +129,7 @@ def test_text_that_is_not_utf8(tmp_path):
         path,
     )
     with pytest.raises(TraceError, match=r"row 0, column key:.*UTF8"):
-        checked(path, OBJECTS)
+        open_checked(path, OBJECTS)
 
 
 def test_a_column_whose_name_is_not_utf8(tmp_path):
@@ -144,7 +144,7 @@ def test_bytes_that_add_up_to_more_than_can_be_reckoned_with(tmp_path):
         tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 2**50, 0, 0, 0)] * 5000
     )
     with pytest.raises(TraceError, match=r"column length_bytes:.*4"):
-        checked(path, TRACE)
+        open_checked(path, TRACE)
 
 
 @pytest.mark.parametrize(

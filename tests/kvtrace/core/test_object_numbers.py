@@ -42,15 +42,15 @@ def write_objects(trace, count):
 
 def test_a_number_far_above_the_rows_is_refused(trace):
     with pytest.raises(TraceError, match="object_id"):
-        open_table(trace, TRACE).whole()
+        open_table(trace, TRACE).read_all()
 
 
 def test_the_objects_table_bounds_the_numbers(trace):
     write_objects(trace, 91)
-    assert open_table(trace, TRACE).whole().num_rows == 2
+    assert open_table(trace, TRACE).read_all().num_rows == 2
 
 
 def test_a_number_beyond_the_objects_table_is_refused(trace):
     write_objects(trace, 90)
     with pytest.raises(TraceError, match="object_id"):
-        open_table(trace, TRACE).whole()
+        open_table(trace, TRACE).read_all()

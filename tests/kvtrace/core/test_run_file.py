@@ -11,7 +11,7 @@ from run_files import figures, run_file, summary
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.files import write_json
-from kvtrace.core.run.run_file import find_run, read_run, sealed
+from kvtrace.core.run.run_file import find_run, read_run, seal
 
 GOLDEN = Path(__file__).resolve().parents[2] / "golden" / "house" / "run" / "run.json"
 
@@ -48,8 +48,8 @@ def known(found: Any, golden: Any) -> Any:
 def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
     run = run_file(summary([figures(3.5)]), config={"queue_depth": 8})
     file = tmp_path / "run.json"
-    write_json(file, sealed(run))
-    assert read_run(tmp_path) == sealed(run)
+    write_json(file, seal(run))
+    assert read_run(tmp_path) == seal(run)
     written = file.read_text()
     for before, after in (
         ("3.5", "3.6"),

@@ -41,7 +41,7 @@ from test_oracle_users import WORKLOADS
 from test_queues import THROUGH, queued_presets
 from test_routers import fleet_of
 
-from kvtrace.core.document.chapters import event_lines
+from kvtrace.core.document.fleet_chapters import event_lines
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.simulation_stats import IncidentStats, RestartCounts, to_json
