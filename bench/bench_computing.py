@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.serving import GPUS, computing_times, step_ns
 from kvtrace.llm.shape import bytes_per_token_per_rank
@@ -200,7 +200,7 @@ def main() -> None:
                 graphed_ms(torch, partial(llama.run, tokens, loaded, is_cudnn=kind), 1)
                 for kind in kinds
             ]
-            first, last = (int(ns) / 1e6 for ns in first_tokens_ns(knobs, [loaded, loaded + new]))
+            first, last = (int(ns) / 1e6 for ns in prefix_compute_ns(knobs, [loaded, loaded + new]))
             ours = max(last - first, step_ns(knobs, 1, (loaded + new) * token_bytes) / 1e6)
             cudnn = "".join(f"{took:8.2f} ms" for took in found[1:]) or "-".rjust(11)
             print(

@@ -797,13 +797,15 @@ _TOLERANCE = 0.005
 """Relative error of a rate that is accepted without splitting it further."""
 _EVEN_TOLERANCE, _WORTH_A_COMMENT = 0.001, 0.002
 _US_PER_S = 1_000_000
+_HIGH_PER_S = 10_000
+"""Operations per second whose Poisson gaps fio rounds by more than 1 %, however they are split."""
 
 
 def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
     """Return number of equal jobs, `rate_iops` of each, and the rate that results in total.
 
-    fio rounds Poisson gaps to whole microseconds, so a high rate is closer if split. Null if a low
-    rate is closer with an even byte rate.
+    fio rounds Poisson gaps to whole microseconds, so a high rate is closer if split. Null if no
+    split is within the tolerance, unless the rate is so high that even the nearest has to do.
     """
     candidates = []
     for jobs in range(1, _MOST_JOBS + 1):
@@ -813,7 +815,7 @@ def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
             made_per_s = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
             candidates.append((abs(made_per_s / ops_per_s - 1), (jobs, rate_iops, made_per_s)))
     accepted = next((rate for error, rate in candidates if error <= _TOLERANCE), None)
-    return accepted or (min(candidates)[1] if candidates and ops_per_s > _US_PER_S / 100 else None)
+    return accepted or (min(candidates)[1] if candidates and ops_per_s > _HIGH_PER_S else None)
 
 
 _MAP_OPS = 100_000

@@ -247,7 +247,10 @@ class Pacing(StrEnum):
     POISSON = "poisson"
     """Open loop with exponential gaps: each arrival is independent of the others."""
     BURSTS = "bursts"
-    """Open loop, burstier or more regular than `POISSON`, and not `EVEN`."""
+    """Open loop that is neither `EVEN` nor `POISSON`.
+
+    A job has equal bursts if their size is known (`burst_ops`), and Poisson arrivals otherwise.
+    """
 
 
 class Loop(msgspec.Struct, frozen=True):

@@ -239,7 +239,10 @@ def _split_directions(
     if is_coupled or (
         are_random and _has_same_hot_places(ops["address"], ops["io_bytes"], is_read)
     ):
-        return [("mixed", all_ops, msgspec.structs.replace(loop_of_both, pace=Pacing.POISSON))]
+        poisson_loop = msgspec.structs.replace(
+            loop_of_both, pace=Pacing.POISSON, burst_ops=None, burst_depth=None
+        )
+        return [("mixed", all_ops, poisson_loop)]
     return streams
 
 
@@ -322,7 +325,8 @@ def fit_loop(
     if completions are known, and peaks in flight reach the depth: closed loop, with its pauses
     else if gaps are equal, or arrivals are evenly spread: open loop, even
     else if gaps are exponential (Kolmogorov-Smirnov): open loop, Poisson
-    else: open loop in bursts, fitted to a drive of `drain_per_ns` operations a ns
+    else: open loop, uneven. Without completion times it is written as bursts, fitted to a drive
+    of `drain_per_ns` operations a ns; with them it has no bursts, and its job is Poisson
     """
     timed = (
         np.zeros(len(arrival_ns), dtype=bool) if completed_ns is None else ~np.isnan(completed_ns)
@@ -333,7 +337,7 @@ def fit_loop(
         else float((completed_ns[timed] - arrival_ns[timed]).mean())
     )
     if completed_ns is None or len(arrival_ns) < _MIN_OPS or timed.mean() < _TIMED:
-        pace = _open_pace(np.diff(arrival_ns))
+        pace = _classify_gaps(np.diff(arrival_ns))
         if pace is not Pacing.BURSTS:
             return Loop(pace, response_ns=response_ns)
         # All bursts are equal: a remainder would add a pause.
@@ -350,7 +354,7 @@ def fit_loop(
         # loop at its mean rate does not.
         if unexplained_ns <= _UNEXPLAINED * (events.completed_ns[-1] - events.arrival_ns[0]):
             return Loop(Pacing.CLOSED, depth, think_ns, think_ops, response_ns)
-    return Loop(_open_pace(np.diff(events.arrival_ns)), depth, None, None, response_ns)
+    return Loop(_classify_gaps(np.diff(events.arrival_ns)), depth, None, None, response_ns)
 
 
 def _fit_burst_ops(arrival_ns: NDArray[np.int64], drain_per_ns: float) -> float:
@@ -438,7 +442,7 @@ def _fit_pauses(events: _Events) -> tuple[int | None, int | None, int]:
     )
 
 
-def _open_pace(gaps_ns: NDArray[np.int64]) -> Pacing:
+def _classify_gaps(gaps_ns: NDArray[np.int64]) -> Pacing:
     """Classify the gaps between arrivals of an open loop: equal, exponential, or bursts."""
     if len(gaps_ns) < _MIN_OPS:
         return Pacing.POISSON

@@ -56,8 +56,8 @@ static void journal_watch_row(Watched *watched, const Row *row) {
     watched->late_ns[watched->sampled++] = row->submitted_ns - since;
 }
 
-// Takes rows from `to->at` on that have ended and are not in the journal yet, up to `to->room`;
-// returns how many.
+// Takes rows from `batch->at` on that have ended and are not in the journal yet, up to
+// `batch->room`; returns how many.
 EXPORT int64_t journal_take(Rows *rows, JournalBatch *batch) {
     const int64_t laid = atomic_load_explicit(&rows->laid, memory_order_acquire);
     int64_t taken = 0;

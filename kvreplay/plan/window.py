@@ -598,7 +598,7 @@ class Loader:
     def load(self, until: int | None = None) -> int:
         """Lay rows until `until` rows of the plan are laid, or the ring is full.
 
-        Without `until`, lay all rows. Return the number of rows laid so far.
+        Without `until`, lay as many as the ring takes. Return the number of rows laid so far.
 
         TraceError if the trace has changed since the first pass.
         """

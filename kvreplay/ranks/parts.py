@@ -342,8 +342,8 @@ def merge_checkpoints(
 class _RankRequests:
     """The requests of all ranks; the operations of a request may lie on several ranks.
 
-    A request's TTFT is valid only if one rank performs all its loads: a rank without loads takes
-    those tokens for computed.
+    A request's TTFT is valid only if one rank performs all its loads. A rank that performs none of
+    them models TTFT as if these tokens had been computed.
     """
 
     def __init__(
@@ -354,7 +354,7 @@ class _RankRequests:
         *,
         is_open_loop: bool,
     ) -> None:
-        """Merge the requests of `parts`.
+        """Merge the requests of all ranks.
 
         `moves` is true for each tier on which data moves.
         """

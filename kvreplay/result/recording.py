@@ -107,7 +107,7 @@ class RunRecorder(OperationRecorder[Tier]):
         return place
 
     def over(self, *, is_last: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return `Seconds.over` of the seconds to which no later row can belong.
+        """Return what `Seconds.take_before` gives for seconds to which no later row can belong.
 
         With `is_last`, these are all seconds. None if there are few.
         """

@@ -39,7 +39,7 @@ from kvreplay.tiers.extents import FREED_ONLY
 from kvreplay.tiers.host import host_facts
 from kvtrace.core import pa
 from kvtrace.core.errors import FailedOperations, KvError
-from kvtrace.core.metadata import Metadata, describe, first_tokens_ns
+from kvtrace.core.metadata import Metadata, describe, prefix_compute_ns
 from kvtrace.core.metrics.native import NEVER_NS
 from kvtrace.core.metrics.recorder import RunFacts
 from kvtrace.core.metrics.requests import OpenRequests, RequestTimes
@@ -185,7 +185,7 @@ class RunResults:
             self._omit_unreached()
 
     def _omit_unreached(self) -> None:
-        """Count the rows that none follows that was reached, without a row of a table each."""
+        """Count the rows at the end, behind which no row was reached, without writing them."""
         for run_part in self._unreached:
             self._omit(run_part)
         self._unreached.clear()
@@ -898,7 +898,7 @@ def compute_ns(
         else loaded_bytes // int(model["bytes_per_token"])
     )
     prompt_ns, loaded_ns = (
-        first_tokens_ns(hierarchy, n)
+        prefix_compute_ns(hierarchy, n)
         for n in (input_tokens, np.clip(input_tokens - 1, 0, hit_tokens))
     )
     compute: np.ndarray = prompt_ns - loaded_ns

@@ -71,7 +71,7 @@ def run_engine(
     """Let the engine serve the requests and write the run to `output`.
 
     `show(label, requests)` returns a context manager that yields a function of the number of
-    requests served. `tell` takes a line on the next step.
+    requests served. `announce` takes a line on the next step.
 
     ConfigError, TraceError or DeviceError before the measurement. A later fault ends the run, which
     is kept unless nothing was recorded.

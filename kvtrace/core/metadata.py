@@ -202,7 +202,7 @@ def computing_notes(notes: list[str]) -> list[str]:
     return [note for note in notes if note.startswith(("computing", STALLS))]
 
 
-def first_tokens_ns(knobs: JsonObject, tokens: Sequence[int] | Array) -> Array:
+def prefix_compute_ns(knobs: JsonObject, tokens: Sequence[int] | Array) -> Array:
     """Return the times (int64) to compute the first `tokens` of prompts.
 
     `knobs` are those of the trace's preset, in config.hierarchy. Computing tokens after loaded ones

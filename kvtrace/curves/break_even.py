@@ -35,7 +35,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.core.notebook import html_table
 from kvtrace.core.parameters import named
 from kvtrace.core.units import (
@@ -372,7 +372,7 @@ class _PrefixTimes:
 
     def compute_ns(self, tokens: Sequence[int] | Array) -> Array:
         """Return how long each prefix of `tokens` tokens takes to compute, ns (int64)."""
-        return first_tokens_ns(self._knobs, tokens)
+        return prefix_compute_ns(self._knobs, tokens)
 
 
 def _point(times: _PrefixTimes, tokens: int, stores: Sequence[Store], loads: int) -> PrefixPoint:

@@ -20,7 +20,7 @@ import msgspec
 from kvtrace.core.config import Bounds
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.core.parameters import named, setting
 from kvtrace.core.units import NS_PER_S, format_count, format_duration
 from kvtrace.llm.shape import (
@@ -199,7 +199,7 @@ def describe(
     )
     prefills = [
         {"tokens": count, "ns": int(ns)}
-        for count, ns in zip(prompts, first_tokens_ns(knobs, prompts), strict=True)
+        for count, ns in zip(prompts, prefix_compute_ns(knobs, prompts), strict=True)
     ]
     kv_bytes = sum(
         min(tokens, piece.window_tokens or tokens) * piece.bytes_per_token + 2 * piece.state_bytes

@@ -1,14 +1,12 @@
 // What tiers do at times rather than for a request: objects expire, eviction rounds make room, and
 // queued objects are stored.
 //
-//     store_queue_or_make_room   a store offers an object to a tier: stored at once, queued, or
-//     refused background_catch_up  before each step of a request: does all that is due by then, in
-//     order
-//     -> tier_evict            an object's TTL is over
-//     -> tier_evict_in_round   an eviction round is due
-//     -> store_queue_write_oldest    the slowest tier takes what is queued: at each heartbeat, or
-//     whenever
-//        store_queue_write_bucket    it is free
+//     store_queue_or_make_room       a store offers an object: stored at once, queued or refused
+//     background_catch_up            before each step of a request: does all that is due by then
+//     -> tier_evict                  an object's TTL is over
+//     -> tier_evict_in_round         an eviction round is due
+//     -> store_queue_write_oldest,   the slowest tier takes what is queued: at each heartbeat,
+//        store_queue_write_bucket    or whenever it is free
 //
 // In a fleet, the tiers of other places are put away until one of them is due (Fleet.due_ns).
 #include "sim.h"

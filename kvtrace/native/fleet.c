@@ -372,7 +372,7 @@ static void fleet_empty_tier(World *world, int64_t node, int64_t level) {
 
 static bool fleet_is_served_by(World *world, int64_t actor_id, int64_t node) {
     const Actor *actor = &world->actors[actor_id];
-    return actor->node == node && actor->step > STEP_QUEUE;
+    return actor->node == node && actor->step > STEP_ENQUEUE;
 }
 
 // Lets the requests of `node` begin again, now.
@@ -390,7 +390,7 @@ static void fleet_restart_requests(World *world, int64_t node) {
             continue;
         }
         Actor *actor = &world->actors[actor_id];
-        actor->step = STEP_QUEUE;
+        actor->step = STEP_ENQUEUE;
         actor->new_objects = 0;
         actor->join_step = NONE;
         actor->gpu_bytes = 0;

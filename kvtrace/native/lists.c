@@ -147,8 +147,8 @@ static int64_t lru_choose_victim(World *world, int64_t level) {
 }
 
 // Chooses the slot that is evicted to make room for `incoming` (NONE if for nothing in particular).
-// The tier must not be empty. The caller removes the slot before it asks again, because a policy
-// may reorder its lists to choose.
+// The tier must not be empty. A policy may reorder its lists to choose: LRU moves slots of running
+// requests away from the tail.
 int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming) {
     const Tier *tier = &world->tiers[level];
     if (tier->choose_victim) {
@@ -157,7 +157,7 @@ int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming) {
     return lru_choose_victim(world, level);
 }
 
-// Tells the policy that `slot` leaves the tier; is_evicted if policy_choose_victim chose it.
+// Tells the policy that `slot` leaves the tier; is_evicted unless it leaves by promotion or loss.
 void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted) {
     const Tier *tier = &world->tiers[level];
     if (tier->on_remove) {

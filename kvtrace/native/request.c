@@ -378,18 +378,19 @@ static void request_prepare_tiers(World *world, int64_t n, int64_t end) {
     }
 }
 
-// Notes that the request has been waiting to be computed from ready_ns until now; from `ready_ns`
-// on it could be.
-static void request_count_wait(World *world, Actor *actor, int64_t ready_ns) {
+// Counts that the request has waited for the GPU until now. From `next_ready_ns` on it could be
+// computed.
+static void request_count_wait(World *world, Actor *actor, int64_t next_ready_ns) {
     world->total.waiting_ns += world->control.now - actor->ready_ns;
-    actor->ready_ns = ready_ns;
+    actor->ready_ns = next_ready_ns;
 }
 
 // Looks the request's objects up and reads the hits; returns the time until the last read is done.
 //
 // Where a node computes one prompt at a time, prompts are looked up in turn, as schedulers do it:
-// once those before are computed. A lookup then comes 1 ns later, so that it finds what is stored
-// at that time, but it is computed as if it had come at once, unless it waited for GPU memory.
+// once those before are computed. It looks up 1 ns after the node is free, so that it finds what
+// was stored at that instant. That nanosecond is not counted: `ready_ns` stays as it was, unless
+// the request then waits for GPU memory.
 int64_t request_load(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
@@ -459,7 +460,7 @@ int64_t request_load(World *world, int64_t actor_id) {
     if (load.done_ns > now) {
         request_count_wait(world, actor, load.done_ns);
     }
-    actor->step = STEP_PROMOTE;
+    actor->step = STEP_PREFILL;
     return load.done_ns - now;
 }
 
@@ -645,15 +646,15 @@ int64_t request_prefill(World *world, int64_t actor_id) {
             batch_change(world, 0, 0); // Decode steps take longer meanwhile.
         }
     }
-    int64_t first_token_ns = start_ns + prefill_ns;
-    actor->ttft_ns = first_token_ns - actor->arrival_ns;
+    int64_t first_token_at_ns = start_ns + prefill_ns;
+    actor->ttft_ns = first_token_at_ns - actor->arrival_ns;
     actor->step = STEP_STORE;
     if (!request_is_stepwise(world, actor_id)) {
-        return first_token_ns - now;
+        return first_token_at_ns - now;
     }
     // The rest is computed after the first store.
     int64_t first_part = loaded + min_of(knobs->offer_tokens, missed);
-    return first_token_ns - now - compute_prefill_ns(world, first_part, actor->input_tokens);
+    return first_token_at_ns - now - compute_prefill_ns(world, first_part, actor->input_tokens);
 }
 
 // --- decode

@@ -103,7 +103,7 @@ static void schedule_continue_conversation(World *world, Actor *actor, int64_t r
 // Makes `actor_id` the request in `row` of the file. Requests are numbered as they arrive.
 static void schedule_arrive(World *world, int64_t actor_id, int64_t row) {
     Actor *actor = &world->actors[actor_id];
-    actor->step = STEP_QUEUE;
+    actor->step = STEP_ENQUEUE;
     actor->request = world->control.arrived - 1;
     actor->stage = 0;
     actor->arrival_ns = world->control.now;
@@ -242,17 +242,17 @@ static int64_t schedule_next_actor(World *world) {
 static int64_t schedule_act(World *world, int64_t actor_id) {
     int64_t step = world->actors[actor_id].step;
     world->control.actor_id = actor_id;
-    if (step > STEP_QUEUE) {
+    if (step > STEP_ENQUEUE) {
         fleet_move_to(world, world->actors[actor_id].node);
     }
     switch (step) {
     case STEP_ASK:
         return user_ask(world, actor_id);
-    case STEP_QUEUE:
+    case STEP_ENQUEUE:
         return request_enqueue(world, actor_id);
     case STEP_LOAD:
         return request_load(world, actor_id);
-    case STEP_PROMOTE:
+    case STEP_PREFILL:
         return request_prefill(world, actor_id);
     case STEP_STORE:
         return store_computed(world, actor_id);
@@ -334,7 +334,7 @@ static void schedule_answer_waiting(World *world) {
             world->total.missed_tokens += actor->input_tokens; // not looked up yet
         }
     }
-    if (!left || !world->first_token_ns_count) {
+    if (!left || !world->ttft_ns_count) {
         return;
     }
     Control saved_control = *control;

@@ -21,10 +21,9 @@
 //
 //     level      the index of a tier in World.tiers; 0 is the fastest
 //     slot       an object's own slot
-//     tier_slot  the slot that a tier's lists hold for the object: its own, or the copy of the
-//     place entry      an object as World.contexts names it: a slot (>= 0), or a packed object
-//     without one chain[:n]  the entries of the objects of the request at hand, in the order of its
-//     prompt
+//     tier_slot  the slot in a tier's lists: the object's own, or that of the place's copy
+//     entry      an object in World.contexts: a slot (>= 0), or a packed object without a slot
+//     chain[:n]  the entries of the objects of the request at hand, in the order of its prompt
 //
 // Tables may move when Python enlarges them: no pointer to a slot, or to what stands beside slots,
 // may be kept across a call that may take a slot (slot_take, slot_unpack, slot_for_insert,

@@ -467,15 +467,15 @@ static int64_t store_prepend_shared(World *world, const Actor *actor, int64_t sh
     return n;
 }
 
-// The first token of a request: notes when it came, and lets the request decode.
+// The first token of a request: records its TTFT, and lets the request decode.
 static void store_end_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     Control *control = &world->control;
-    if (world->first_token_ns_count && !actor->has_first_token) {
-        if (control->answered == world->first_token_ns_count) {
+    if (world->ttft_ns_count && !actor->has_first_token) {
+        if (control->answered == world->ttft_ns_count) {
             schedule_ask_python(world, FLUSH, 1);
         }
-        world->first_token_ns[control->answered++] = actor->ttft_ns;
+        world->ttft_ns[control->answered++] = actor->ttft_ns;
     }
     actor->has_first_token = 1;
     if (world->knobs.step_tokens) {

@@ -20,9 +20,15 @@
 //     -> tier_write             into the lists and the counters
 //        -> row_emit               the row of the write
 //
-// Three others evict, by the same tier_evict or tier_delete: tier_evict_in_round, for tiers that
-// evict at times only; tier_make_room_for_offer, for tiers that store offers whole; and
-// tier_make_room_by_demotion, which moves the victim to a slower tier if one takes it.
+// Others evict by the same tier_evict or tier_delete:
+//
+//     tier_evict_in_round         tiers that evict at times only
+//     tier_make_room_for_offer    tiers that store offers whole
+//     tier_make_room_by_demotion  moves the victim to a slower tier if one takes it
+//     request_evict_own           a request whose loads would evict each other (request.c)
+//     staging_make_buffer_room    buffers of the staging tier (store.c)
+//     bucket_make_room            tiers that keep many objects in a file (buckets.c)
+//     background_do               objects whose TTL is over (background.c)
 #include "sim.h"
 
 // --- making room

@@ -387,7 +387,7 @@ int64_t user_ask(World *world, int64_t user_id) {
     };
     actor->stage = 0;
     actor->arrival_ns = control->now;
-    actor->step = STEP_QUEUE;
+    actor->step = STEP_ENQUEUE;
     actor->restarts = 0;
     actor->has_first_token = 0;
     return 0;

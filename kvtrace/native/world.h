@@ -22,7 +22,7 @@
 enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
 
 // The next step of an actor, which is a user or a request in flight.
-enum { STEP_ASK, STEP_QUEUE, STEP_LOAD, STEP_PROMOTE, STEP_STORE, STEP_DECODE, STEP_END };
+enum { STEP_ASK, STEP_ENQUEUE, STEP_LOAD, STEP_PREFILL, STEP_STORE, STEP_DECODE, STEP_END };
 
 // Knobs.promotion, in the order of preset.Promotion.
 enum { NO_PROMOTION, ALWAYS_PROMOTE, SECOND_TOUCH, TEMPORARY };
@@ -757,7 +757,7 @@ struct World {
     TABLE(int64_t, made_size); // [rows]: sizes of new objects.
     TABLE(LoggedRequest, log); // [rows]: requests of users.
     // [rows]; times to first token of requests, in order; empty if computing is not modelled.
-    TABLE(int64_t, first_token_ns);
+    TABLE(int64_t, ttft_ns);
 
     // Scratch for the objects of one request, in the order of its prompt.
     TABLE(int64_t, chain);     // Their entries.

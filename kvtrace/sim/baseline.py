@@ -72,7 +72,7 @@ class Baseline:
             return None
 
 
-def without_offload(preset: Preset) -> Preset | None:
+def preset_without_offload(preset: Preset) -> Preset | None:
     """Return `preset` with GPU memory as its only tier that holds anything.
 
     None where there is nothing to compare: computing takes no time, or no other tier has a
@@ -100,7 +100,7 @@ def baseline_beside(
     Yields a function that waits for its TTFT and returns it; it returns None if there is no
     baseline. Compiled code releases the interpreter's lock, so both simulations run at once.
     """
-    plain = without_offload(preset)
+    plain = preset_without_offload(preset)
     if plain is None:
         yield lambda: None
         return
@@ -118,7 +118,7 @@ def ttft_without_offload(
     preset: Preset, model: ModelShape, load: Load, ranks: int
 ) -> TimeToFirstToken | None:
     """Simulate the baseline and return its TTFT; None if there is no baseline."""
-    plain = without_offload(preset)
+    plain = preset_without_offload(preset)
     return None if plain is None else Baseline(plain, model, load, ranks).run()
 
 

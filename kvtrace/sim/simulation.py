@@ -211,7 +211,7 @@ def make_world(
     world.made_kind = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int64)
     world.log = np.empty(rows if requests is None else 0, records.LOGGED_REQUEST)
-    world.first_token_ns = np.empty(rows if has_times(preset) else 0, np.int64)
+    world.ttft_ns = np.empty(rows if has_times(preset) else 0, np.int64)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain = np.empty(room, np.int64)
     world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
@@ -766,7 +766,7 @@ class Simulation:
             world.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, world.log[:logged].copy(), self.now_ns)
         if has_times(self.preset):
-            self._first_tokens.append(world.first_token_ns[: control.answered].copy())
+            self._first_tokens.append(world.ttft_ns[: control.answered].copy())
         if len(world.lookup_outcomes):
             self._incident_counters.count_flush(columns, world.lookup_outcomes[: control.lookups])
         control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))

@@ -39,7 +39,11 @@ _SMALL = ("op", "tier", "phase", "outcome", "engine")
 _COLUMNS = ("row", "request_id", "bytes", "io_bytes", *_TIMES, *_SMALL)
 _BULK = np.array([phase in (Phase.SAVE, Phase.RESTORE) for phase in Phase])
 _UNTIL_NS = NEVER_NS - 1
-"""The end of a run, for a recorder whose rows have no due time if they were not due."""
+"""Stands for a run without an end.
+
+`rows_of` has already given rows that never came due the time NEVER_NS, so that every row with an
+earlier due time counts as offered.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +94,11 @@ def rows_of(batch: pa.RecordBatch, file: OpsFile, first_position: int) -> OpsRow
     rows["trace_row"], rows["request"] = columns["row"], columns["request_id"]
     rows["length_bytes"] = np.maximum(columns["bytes"], 0)
     rows["is_bulk"] = _BULK[columns["phase"]]
-    is_missed = submitted_ns == NOT_DONE
+    # What was not submitted, and was due after the end, was not missed: it counts as never due.
+    is_not_due = submitted_ns == NOT_DONE
     if file.ended_ns is not None:
-        is_missed &= due_ns > file.ended_ns
-    rows["due_ns"][(due_ns == NONE) | is_missed] = NEVER_NS
+        is_not_due &= due_ns > file.ended_ns
+    rows["due_ns"][(due_ns == NONE) | is_not_due] = NEVER_NS
     is_counted = np.ones(len(rows), bool)
     if file.warmup is not None:
         begun_ns = np.where(due_ns == NONE, submitted_ns, due_ns)

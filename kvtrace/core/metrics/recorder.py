@@ -67,9 +67,7 @@ SIZE_CLASSES, COARSE_BITS = 18, 8
 most 0.4 % of their values wide.
 """
 COARSE_SLOTS = (64 - COARSE_BITS) << COARSE_BITS
-"""Classes of lengths, a factor of two each, and the slots of their histograms, which are at most
-0.4 % of their values wide.
-"""
+"""Slots of one such histogram."""
 LATE_NS = 1_000_000
 LATE_TIMES = 2
 """A response is on time up to LATE_NS more than LATE_TIMES the unhindered time of an operation of

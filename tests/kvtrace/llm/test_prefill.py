@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from phrases import shows
 from simulated import kvtrace
 
-from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.llm import serving
 from kvtrace.llm.catalogue import find_model, load_models
 from kvtrace.llm.shape import Chunked, Full, Indexer, Latent, Recurrent, Sliding
@@ -76,7 +76,7 @@ def flops(model, tokens: int) -> float:
 
 def seconds(gpu: str, name: str, ranks: int, tokens: list[int]) -> list[float]:
     knobs = serving.computing_times(gpu, find_model(name), ranks)
-    return [ns / 1e9 for ns in first_tokens_ns(knobs, tokens).tolist()]
+    return [ns / 1e9 for ns in prefix_compute_ns(knobs, tokens).tolist()]
 
 
 @pytest.mark.parametrize("gpu", serving.GPUS)
@@ -143,7 +143,7 @@ def test_parts_of_a_prompt_add_up_to_the_count_pair_by_pair(attention, ns_per_to
     ]
     knobs = {"prefill_ns_per_token": ns_per_token, "prefill_attention": rows}
     ends = sorted(ends)
-    found = first_tokens_ns(knobs, ends).tolist()
+    found = prefix_compute_ns(knobs, ends).tolist()
     for tokens, ns in zip(ends, found, strict=True):
         fs = sum(
             pair * pairs(tokens, window, is_chunk=chunk and window > 0)
@@ -178,7 +178,7 @@ def test_long_prompts_do_not_overflow(loaded, tokens, window, is_aligned, pair_f
         )
         return end * 10**6 + seen * pair_fs // 10**6
 
-    first, end = first_tokens_ns(knobs, [loaded, loaded + tokens]).tolist()
+    first, end = prefix_compute_ns(knobs, [loaded, loaded + tokens]).tolist()
     assert (first, end) == (until(loaded), until(loaded + tokens))
 
 
@@ -187,7 +187,7 @@ def test_what_no_clock_holds_is_the_largest_time():
         "prefill_ns_per_token": 10**9,
         "prefill_attention": [{"pair_fs": 10**12, "window_tokens": 0, "is_aligned": 0}],
     }
-    assert first_tokens_ns(knobs, [2**31]).tolist() == [2**62]
+    assert prefix_compute_ns(knobs, [2**31]).tolist() == [2**62]
 
 
 def test_behind_more_loaded_tokens_a_prompt_takes_longer():
@@ -195,11 +195,11 @@ def test_behind_more_loaded_tokens_a_prompt_takes_longer():
     for name, model in load_models().items():
         knobs = serving.computing_times("h100", model, 1)
         loaded = np.array([0, 1, 127, 1024, 5000, 40_000, 500_000])
-        took = first_tokens_ns(knobs, loaded + 1000) - first_tokens_ns(knobs, loaded)
+        took = prefix_compute_ns(knobs, loaded + 1000) - prefix_compute_ns(knobs, loaded)
         if not any(isinstance(g, Chunked) for g in model.groups):
             assert all(np.diff(took) >= -1), name  # each is rounded down
         assert all(
-            np.diff(first_tokens_ns(knobs, [9999]) - first_tokens_ns(knobs, loaded[:5])) <= 0
+            np.diff(prefix_compute_ns(knobs, [9999]) - prefix_compute_ns(knobs, loaded[:5])) <= 0
         ), name
 
 

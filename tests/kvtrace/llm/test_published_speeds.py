@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from kvtrace.core.metadata import first_tokens_ns
+from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.serving import computing_times, step_ns
 from kvtrace.llm.shape import bytes_per_token_per_rank
@@ -95,7 +95,7 @@ def ratio(row: Prompt | Step) -> float:
     model = find_model(row.model)
     knobs = computing_times(row.gpu, model, row.ranks)
     if isinstance(row, Prompt):
-        ours, measured = first_tokens_ns(knobs, [row.tokens])[0] / 1e9, row.measured_s
+        ours, measured = prefix_compute_ns(knobs, [row.tokens])[0] / 1e9, row.measured_s
     else:
         kv_bytes = row.batch * row.tokens * bytes_per_token_per_rank(model, row.ranks)
         ours, measured = step_ns(knobs, row.batch, kv_bytes) / 1e6, row.measured_ms
