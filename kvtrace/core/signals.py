@@ -8,6 +8,8 @@ user or a batch system may wait. The program answers according to its state:
     in a replay               `handled_signals` notes the signals, and the measurements are written
     in a library's C code     no exception can be raised; after GRACE_S a thread removes temporary
                               files and ends the process
+    where the exception       the same after CLOSING_S, such as in a destructor, or a callback of a
+    is lost                   library
 
 In each case the exit code is 130, and stderr has one line.
 """
@@ -26,6 +28,8 @@ INTERRUPTED = 130
 """The exit code of a program that a signal ended."""
 GRACE_S, _CHECKS = 0.8, 40
 """The time that the main thread has to answer a signal, and the number of checks in this time."""
+CLOSING_S = 10.0
+"""The time that the main thread has to close and remove its files after KeyboardInterrupt."""
 _HUNG_UP = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
 ENDING = (signal.SIGINT, signal.SIGTERM, *_HUNG_UP)
 """Signals that ask a program to end. SIGHUP is one unless nohup has it ignored."""
@@ -140,6 +144,9 @@ def _watch(read_end: int) -> None:
             pause.wait(GRACE_S / _CHECKS)
             checks += 1
         if _Watch.is_answered:
-            return
+            # The exception may have been raised where it is lost, as in a destructor or a callback
+            # of a library. The main thread then goes on as if nothing had happened.
+            pause.wait(CLOSING_S)
+            _leave()
         if not _Watch.holders:
             _leave()

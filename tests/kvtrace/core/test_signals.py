@@ -116,6 +116,39 @@ with raised_signals(), temporary_folder(".check-", place), temporary_file(place 
 """A main thread that waits in C code, which no signal interrupts."""
 
 
+LOST = """
+import sys, time
+from pathlib import Path
+from kvtrace.core import signals
+from kvtrace.core.temporary import temporary_file
+signals.CLOSING_S = 1.0
+signals.leave_on_signals("kvtrace", "__main__")
+with signals.raised_signals(), temporary_file(Path(sys.argv[1]) / "out"):
+    print("ready", flush=True)
+    while True:
+        try:
+            time.sleep(60)
+        except KeyboardInterrupt:
+            pass
+"""
+"""A main thread in which the exception is lost."""
+
+
+def test_a_signal_whose_exception_is_lost_ends_the_process(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOST, tmp_path],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    code, lines, seconds = end(process, signal.SIGTERM)
+    assert (code, lines) == (130, ["kvtrace: error: interrupted"])
+    assert 0.9 < seconds < 5
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_signal_ends_what_is_stuck_in_c_code(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK, tmp_path],
