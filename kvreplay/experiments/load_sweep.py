@@ -670,5 +670,5 @@ def _lost(point: SweepPoint, target_ns: int | None) -> str:
             f" of operations ({point.cause}), {_read(point)}"
         )
     if point.keeps_up:
-        return f"keeps up, but {_read(point)} exceeds {format_duration(target_ns)}"
+        return f"delivers the load, but {_read(point)} exceeds {format_duration(target_ns)}"
     return f"falls behind, {_read(point)}"

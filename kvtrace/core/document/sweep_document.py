@@ -42,9 +42,9 @@ _POINT_COLUMNS: Final = [
 ]
 _OPEN_LOOP_COLUMNS: Final = [
     ReportColumn("late_p99_ns", "late p99", Unit.NS),
-    ReportColumn("keeps_up", "keeps up"),
+    ReportColumn("keeps_up", "delivered"),
     ReportColumn("trials", unit=Unit.COUNT),
-    ReportColumn("held_trials", "held", Unit.COUNT),
+    ReportColumn("held_trials", "sustained", Unit.COUNT),
 ]
 
 
@@ -54,7 +54,7 @@ def sweep_document(sweep: LoadSweep) -> Document:
     axis_name = sweep.axis.replace("_", " ")
     columns = [ReportColumn("value", axis_name, Unit.NUMBER)]
     if is_open_loop:
-        columns.append(ReportColumn("asked_bytes_per_s", "asked", Unit.BYTES_PER_S))
+        columns.append(ReportColumn("asked_bytes_per_s", "offered", Unit.BYTES_PER_S))
     columns += _POINT_COLUMNS
     if is_open_loop:
         columns += _OPEN_LOOP_COLUMNS
