@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import ceil, exp, inf, isnan, nan, prod
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -531,24 +532,31 @@ def _open_pace(stream: IoStream, times: _SectionTimes, profile: Profile) -> Sect
         if is_whole:
             return SectionPace(1, FioSettings({"rate_iops": (round(ios_per_s),)}))
         return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}))
-    # A job with both directions cannot be split into several sections.
+    # All others are Poisson: also bursts of unknown size, and streams of both directions. A job with
+    # both directions cannot be split into several sections.
     poisson_rates = [poisson(rate) for rate in rates]
     usable_rates = [
-        rate for rate in poisson_rates if rate is not None and (len(sides) == 1 or rate[0] == 1)
+        rate
+        for rate in poisson_rates
+        if rate is not None and (len(sides) == 1 or rate.sections == 1)
     ]
     if len(usable_rates) < len(sides):
         reason = "an even byte rate: Poisson rates are whole operations a second"
         comments = {"rate": [reason]} if len(sides) == 1 else {}
         return SectionPace(1, FioSettings({"rate": _byte_rate(stream)}, comments))
-    count, _requested, made_per_s = usable_rates[0]
+    first = usable_rates[0]
     comments = {}
-    if len(sides) == 1 and (abs(made_per_s / rates[0] - 1) > _WORTH_A_COMMENT or count > 1):
+    is_off = abs(first.made_per_s / rates[0] - 1) > _WORTH_A_COMMENT
+    if len(sides) == 1 and (is_off or first.sections > 1):
         comments = {
-            "rate_iops": [f"{rates[0]:.5g} I/Os a second in the source, {made_per_s:.5g} here"]
+            "rate_iops": [
+                f"{rates[0]:.5g} I/Os a second in the source, {first.made_per_s:.5g} here"
+            ]
         }
-    requested_rates = tuple(requested_rates for _sections, requested_rates, _per_s in usable_rates)
+    requested_rates = tuple(rate.rate_iops for rate in usable_rates)
     return SectionPace(
-        count, FioSettings({"rate_iops": requested_rates, "rate_process": POISSON}, comments)
+        first.sections,
+        FioSettings({"rate_iops": requested_rates, "rate_process": POISSON}, comments),
     )
 
 
@@ -801,8 +809,19 @@ _HIGH_PER_S = 10_000
 """Operations per second whose Poisson gaps fio rounds by more than 1 %, however they are split."""
 
 
-def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
-    """Return number of equal jobs, `rate_iops` of each, and the rate that results in total.
+class PoissonRate(NamedTuple):
+    """A Poisson rate as fio can make it."""
+
+    sections: int
+    """Equal sections that share the rate."""
+    rate_iops: int
+    """The option of each section."""
+    made_per_s: float
+    """Operations per second that result, in all sections."""
+
+
+def poisson(ops_per_s: float) -> PoissonRate | None:
+    """Return how fio makes `ops_per_s` Poisson operations per second.
 
     fio rounds Poisson gaps to whole microseconds, so a high rate is closer if split. Null if no
     split is within the tolerance, unless the rate is so high that even the nearest has to do.
@@ -813,7 +832,8 @@ def poisson(ops_per_s: float) -> tuple[int, int, float] | None:
         if 1 <= rate_iops <= _US_PER_S:
             # rate_process=poisson uses whole microseconds.
             made_per_s = jobs * (_US_PER_S / (_US_PER_S // rate_iops))
-            candidates.append((abs(made_per_s / ops_per_s - 1), (jobs, rate_iops, made_per_s)))
+            rate = PoissonRate(jobs, rate_iops, made_per_s)
+            candidates.append((abs(made_per_s / ops_per_s - 1), rate))
     accepted = next((rate for error, rate in candidates if error <= _TOLERANCE), None)
     return accepted or (min(candidates)[1] if candidates and ops_per_s > _HIGH_PER_S else None)
 

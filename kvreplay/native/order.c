@@ -210,6 +210,8 @@ static void open_group(Engine *engine, int32_t group_index, int64_t now) {
     group->first = NONE;
 }
 
+// Takes the row out of its chains, and lets those go that waited for it. A row that failed lets
+// them go, too.
 void order_finish_row(Engine *engine, int64_t number, int64_t now) {
     Order *order = &engine->order;
     Row *row = rows_at(order->rows, number);

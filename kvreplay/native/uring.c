@@ -522,6 +522,8 @@ static int64_t fill_submission_queue(Loop *loop) {
     for (int i = 0; i < count; i++) {
         Step *step = &loop->step[some[i].slot];
         *step = some[i];
+        // Transfers of a chain that succeed post no completion, so success is assumed; a completion
+        // of one that failed overwrites it.
         step->result = step->bytes;
         if (step->operation->row->op == WRITE && step->bytes) {
             operation_generate_data(engine, loop->use, step);

@@ -591,7 +591,7 @@ bool request_is_stepwise(World *world, int64_t actor_id) {
 // step reads the caches of the batch, and has room for fewer tokens of the prompt.
 //
 //     room = step_tokens - requests of the batch        prompt tokens of a step
-//     steps = tokens / room;  each reads the caches once
+//     steps = max(1, tokens / room), fractions count;  each reads the caches once
 static int64_t prefill_sharing_ns(World *world, int64_t tokens) {
     const Batch *batch = &world->fleet.batches[world->control.node];
     int64_t room = max_of(1, world->knobs.step_tokens - batch->size);

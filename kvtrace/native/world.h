@@ -629,6 +629,7 @@ typedef struct {
     int64_t prefill_ns_per_token;
     int64_t prefill_in_turn;          // A node computes one prompt at a time.
     int64_t prefill_only_from_tokens; // Prompts as long are not decoded here; 0: all are.
+    // How long a decode step reads all weights; without batching, how long a token takes.
     int64_t decode_ns_per_token;
     int64_t decode_read_tokens;  // The entry is read again each time so many tokens are decoded.
     int64_t reads_at_once;       // These reads come one right after the other.
