@@ -45,7 +45,7 @@ def test_rows_are_what_gen_says(done, tmp_path):
         )
         stats, [wear] = made["stats"], made["endurance"]
         assert row["hit_ratio"] == sum(tier["hits"] for tier in stats["tiers"]) / stats["lookups"]
-        assert row["first_token"] == stats["first_token"]
+        assert row["first_token"]["with_cache"] == stats["first_token"]["with_cache"]
         nvme = row["tiers"][-1]
         assert nvme["written_bytes"] == stats["tiers"][-1]["written_bytes"]
         # A study reckons to the last event, gen to the last request.
