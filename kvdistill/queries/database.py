@@ -35,6 +35,7 @@ from kvtrace.core.schema import (
     Table,
     arrow_schema,
 )
+from kvtrace.core.signals import stopped_by_signals
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import parse_duration_ns
 
@@ -66,7 +67,8 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     with temporary_folder("kvdistill-", scratch) as folder:
         connection = open_connection(folder)
         try:
-            yield connection
+            with stopped_by_signals(connection.interrupt):
+                yield connection
         except duckdb.OutOfMemoryException as error:
             # The query needs more than MEMORY_LIMIT, and this operator cannot spill.
             first_line = str(error).strip().split("\n")[0]

@@ -73,8 +73,8 @@ def _convert_errors(names: Sequence[str]) -> Iterator[None]:
     """Convert errors of DuckDB to a ConfigError that lists the views."""
     try:
         yield
-    except duckdb.OutOfMemoryException:
-        # `connect` converts this one.
+    except (duckdb.OutOfMemoryException, duckdb.InterruptException):
+        # `connect` converts the first, and the command line ends at the second.
         raise
     except duckdb.Error as error:
         # DuckDB's last lines repeat the statement.

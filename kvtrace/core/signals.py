@@ -45,6 +45,8 @@ class _Watch:
     """True if KeyboardInterrupt was raised in the main thread, which is closing its files."""
     holders = 0
     """Number of active `handled_signals` blocks."""
+    stops: list[Callable[[], object]] = []  # noqa: RUF012 - one for the process, as all of this
+    """What ends the calls of libraries that would outlast an exception."""
 
 
 def leave_on_signals(program: str, module: str) -> None:
@@ -122,6 +124,20 @@ def handled_signals(note: Callable[[int, object], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def stopped_by_signals(stop: Callable[[], object]) -> Iterator[None]:
+    """Call `stop`, from another thread, at a signal while the block lasts.
+
+    For a library whose C code calls the handler of a signal, but keeps the exception until its own
+    work is done, as DuckDB may as it begins a query: `stop` ends that work.
+    """
+    _Watch.stops.append(stop)
+    try:
+        yield
+    finally:
+        _Watch.stops.remove(stop)
+
+
 def _start_watching() -> None:
     """Start a thread that receives each signal at once, independently of the main thread."""
     read_end, write_end = os.pipe()
@@ -143,10 +159,13 @@ def _watch(read_end: int) -> None:
         while checks < _CHECKS and not (_Watch.is_answered or _Watch.holders):
             pause.wait(GRACE_S / _CHECKS)
             checks += 1
+        if not _Watch.holders:
+            for stop in tuple(_Watch.stops):
+                with suppress(Exception):
+                    stop()
         if _Watch.is_answered:
             # The exception may have been raised where it is lost, as in a destructor or a callback
             # of a library. The main thread then goes on as if nothing had happened.
             pause.wait(CLOSING_S)
-            _leave()
         if not _Watch.holders:
             _leave()
