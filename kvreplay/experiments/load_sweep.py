@@ -93,8 +93,6 @@ TRACE_FILE = "trace.parquet"
 """File in a sweep's folder: the trace that was made for it."""
 P99_NEEDS = 100
 """Number of operations that a p99 by nearest rank needs."""
-NO_READS = "no tier was read"
-"""Why a run that only wrote has no p99 of reads."""
 
 
 _KEPT_PACE = (
@@ -187,7 +185,7 @@ def sweep(
         window = outcome.run.window.window
         measured = point(value, name, outcome.summary, read_p99_target_ns, window, axis)
         # A load that evicts nothing has no window: it needs more users before anything is read.
-        lacks_reads = needs_reads and window is not None and measured.read_p99_lacks == NO_READS
+        lacks_reads = needs_reads and window is not None and not count_reads(outcome.summary)
         value_trials.append(msgspec.structs.replace(measured, lacks_reads=lacks_reads))
         on_point(value_trials[-1])
         points = [decided(trial_points) for trial_points in trials.values()]
@@ -337,11 +335,17 @@ def tiers_rate(summary: Summary, name: str) -> float | None:
     )
 
 
+def count_reads(summary: Summary) -> int:
+    """Return the number of completed reads from tiers that are measured."""
+    figures = measured_figures(summary.figures)
+    return sum(figure.operations or 0 for figure in figures if figure.op == "read")
+
+
 def _lacking(summary: Summary) -> str | None:
     """Return why the p99 of reads is unknown, and how long a run has to be; None if it is known."""
     counts = [f.judged.count for f in measured_figures(summary.figures) if f.op == "read"]
     if not counts:
-        return NO_READS
+        return "no tier was read"
     min_reads = min(counts)
     if min_reads >= P99_NEEDS:
         return None

@@ -10,9 +10,16 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from kvreplay.experiments.load_sweep import PRECISION, TRIALS, progress_of, sweep, tiers_rate
+from kvreplay.experiments.load_sweep import (
+    PRECISION,
+    TRIALS,
+    count_reads,
+    progress_of,
+    sweep,
+    tiers_rate,
+)
 from kvreplay.plan.output_directory import make_directory
-from kvreplay.result.figures import measured_figures, worst_percentile
+from kvreplay.result.figures import worst_percentile
 from kvreplay.run.discover import drive_table, error_line, measure_drive
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import claim, release
@@ -117,7 +124,7 @@ class ReadingWindow:
             finished = replay(request)
             if finished.error is not None:
                 return finished
-            if _reads(finished.run):
+            if count_reads(finished.run.summary):
                 self.has_read = True
                 self._window = window
                 return finished
@@ -130,12 +137,6 @@ class ReadingWindow:
         self._can_grow = False
         self.longest = window
         return finished
-
-
-def _reads(run: RunFile) -> int:
-    """Return the number of reads from tiers that are measured."""
-    figures = measured_figures(run.summary.figures)
-    return sum(figure.operations or 0 for figure in figures if figure.op == "read")
 
 
 def longer_window(window: str | None) -> str | None:

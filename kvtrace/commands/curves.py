@@ -258,7 +258,7 @@ def breakeven(
         gpu=gpu,
         tensor_parallel=tensor_parallel,
         kv_dtype=kv_dtype,
-        **({"stores": store} if store else {}),
+        stores=store or None,
         prefix_tokens=None if tokens is None else _parse_lengths(tokens),
         loads=loads,
     )

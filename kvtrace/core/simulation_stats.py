@@ -70,6 +70,8 @@ class PrefillStats(msgspec.Struct, frozen=True):
     Above 1, requests arrive faster than prompts are computed. None where requests wait for
     answers, or are not all computed, or computing takes no time.
     """
+    needed_nodes: int | None = None
+    """The least number of computing nodes whose `load` would be at most 1; None as `load`."""
 
 
 class DecodeStats(msgspec.Struct, frozen=True):

@@ -293,7 +293,7 @@ def break_even(
     gpu: str = "h100",
     tensor_parallel: int = 1,
     kv_dtype: str | None = None,
-    stores: Sequence[str] = STORES,
+    stores: Sequence[str] | None = None,
     prefix_tokens: Sequence[int] | None = None,
     loads: int = 1,
 ) -> BreakEven:
@@ -310,7 +310,7 @@ def break_even(
         tensor_parallel: Tensor-parallel ranks, each a GPU.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
         stores: Stores as "NAME=BANDWIDTH[,LATENCY]", such as "qlc=3GB/s,100us"; without a name,
-            the text is the name.
+            the text is the name. Default: a drive of 7 GB/s, and an object store of 25 GB/s.
         prefix_tokens: Lengths of prefixes. Default: powers of two up to the model's context.
         loads: Loads that share a store's bandwidth at a time.
 
@@ -333,7 +333,7 @@ def break_even(
         raise ConfigError(f"{named(name)} must be > 0")
     shape = find_model(str(model), kv_dtype)
     times = _PrefixTimes(shape, computing_times(gpu, shape, tensor_parallel), tensor_parallel)
-    compared_stores = _parse_stores(stores)
+    compared_stores = _parse_stores(STORES if stores is None else stores)
     longest = shape.max_context_tokens
     lengths = _checked_lengths(prefix_tokens, longest)
     if isinstance(requests, str | Path):
@@ -481,18 +481,14 @@ def _parse_store(text: str) -> Store:
     """Return the store that `text` describes, as NAME=BANDWIDTH[,LATENCY]."""
     name, equals, figures = text.rpartition("=")
     bandwidth, _, latency = figures.partition(",")
+    form = "write NAME=BANDWIDTH,LATENCY, such as qlc=3GB/s,100us"
     try:
         bytes_per_s = parse_bytes(bandwidth.strip().removesuffix("/s"))
         latency_ns = parse_duration_ns(latency.strip()) if latency else 0
-    except ConfigError as error:
-        raise ConfigError(
-            f"{named('stores', text)}: {error}; write NAME=BANDWIDTH,LATENCY, such as"
-            " qlc=3GB/s,100us"
-        ) from None
+    except ConfigError:
+        raise ConfigError(f"{named('stores', text)}: {form}") from None
     if bytes_per_s <= 0 or latency_ns < 0 or (equals and not name):
-        raise ConfigError(
-            f"{named('stores', text)}: write NAME=BANDWIDTH,LATENCY, such as qlc=3GB/s,100us"
-        )
+        raise ConfigError(f"{named('stores', text)}: {form}")
     return Store(name or text, float(bytes_per_s), latency_ns)
 
 

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.simulation_stats import (
     IncidentStats,
+    PrefillStats,
     SimulationStats,
     TierStats,
     TimeToFirstToken,
@@ -41,9 +42,9 @@ from kvtrace.core.units import NS_PER_S
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_chains
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
-from kvtrace.sim.chains import Chains, chunk_chains
+from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
 
@@ -133,17 +134,8 @@ class Stack:
     endurance: Endurance | None = None
 
     def with_chains(self) -> Stack:
-        """Return a copy with the chains of its requests, computed once for all simulations.
-
-        It is unchanged if the requests have no block ids.
-        """
-        requests = self.load.requests
-        if requests is None or not requests.block_tokens or self.preset.entry is not Entry.CHUNK:
-            return self
-        chains = chunk_chains(
-            requests, self.preset.chunk_tokens, with_partial=self.preset.partial_chunks
-        )
-        return replace(self, load=replace(self.load, chains=chains))
+        """Return a copy whose load has its chains, computed once for all simulations."""
+        return replace(self, load=self.load.with_chains(self.preset))
 
     @property
     def roles(self) -> dict[str, int]:
@@ -420,8 +412,8 @@ class Simulated(Counted):
     """Time from the first event until hits recover; null without an event, or if they do not."""
     notes: tuple[str, ...] = ()
     """Caveats of these figures."""
-    prefill_load: float | None = None
-    """Time to compute all prompts over the time in which they arrived; null if not known."""
+    prefill: PrefillStats | None = None
+    """The load of computing prompts; null in studies that an earlier version simulated."""
 
     @property
     def recomputed_tokens(self) -> int:
@@ -459,7 +451,7 @@ def simulated(
         lookups=stats.lookups,
         input_tokens=stats.input_tokens,
         output_tokens=stats.output_tokens,
-        prefill_load=stats.prefill.load,
+        prefill=stats.prefill,
         first_token=stats.first_token,
         hit_ratio=stats.hit_ratio,
         # A restarted request may recompute tokens.
@@ -561,9 +553,10 @@ class Meter:
 
         Rows are not generated, unless they are kept or needed for incidents.
         """
-        self._simulation, world = simulation, simulation.world
+        self._simulation = simulation
         simulation.count_seconds(64)
-        world.knobs.is_counted_alone = not keeps_rows and not len(world.lookup_outcomes)
+        if not keeps_rows:
+            simulation.omit_rows()
 
     def __call__(self, flush: Flush) -> None:
         """Return the memory of the rows to the simulation."""

@@ -7,7 +7,6 @@ request waits for prompts that hits have made shorter, or that slow loads have m
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +15,7 @@ from typing import Final
 
 import msgspec
 
-from kvtrace.core.errors import ConfigError
-from kvtrace.core.simulation_stats import TimeToFirstToken
+from kvtrace.core.simulation_stats import PrefillStats, TimeToFirstToken
 from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
@@ -27,11 +25,9 @@ GPU: Final = "gpu"
 """The tier that an engine has without offload."""
 WORSE: Final = 1.05
 """An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
-SLOWER = "OFFLOAD IS SLOWER THAN COMPUTING"
+SLOWER: Final = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
-
-
-OVERLOADED = "GPU OVERLOADED"
+OVERLOADED: Final = "GPU OVERLOADED"
 """The beginning of what is said of a GPU that cannot keep up with its prompts."""
 
 
@@ -60,7 +56,7 @@ class Baseline:
         preset, model, load, ranks = self._arguments
         try:
             with Simulation(preset, model, load, ranks=ranks) as simulation:
-                simulation.world.knobs.is_counted_alone = not len(simulation.world.lookup_outcomes)
+                simulation.omit_rows()
 
                 def sink(flush: Flush) -> None:
                     self._check_stopped()
@@ -85,10 +81,7 @@ def preset_without_offload(preset: Preset) -> Preset | None:
         tier if tier.name == GPU else msgspec.structs.replace(tier, capacity=0)
         for tier in preset.tiers
     )
-    try:
-        return msgspec.structs.replace(preset, tiers=tiers)
-    except ConfigError:
-        return None
+    return msgspec.structs.replace(preset, tiers=tiers)
 
 
 @contextmanager
@@ -156,14 +149,11 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
     return None
 
 
-def overload_note(load: float | None, nodes: int) -> str | None:
-    """Return what to say if prompts arrive faster than they are computed; None if they do not.
-
-    `load` is that of `PrefillStats`, and `nodes` the number of nodes that computed.
-    """
-    if load is None or load <= 1:
+def overload_note(prefill: PrefillStats) -> str | None:
+    """Return what to say if prompts arrive faster than they are computed; None if they do not."""
+    if prefill.load is None or prefill.needed_nodes is None or prefill.load <= 1:
         return None
     return (
-        f"{OVERLOADED}: computing the prompts takes {load:.3g} times the time in which they arrive;"
-        f" at least {counted(math.ceil(load * nodes), 'node')} would keep up"
+        f"{OVERLOADED}: computing the prompts takes {prefill.load:.3g} times the time in which they"
+        f" arrive; at least {counted(prefill.needed_nodes, 'node')} would keep up"
     )

@@ -90,8 +90,7 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
         headline = f"{stalled}; {headline}"
     if slower := slower_note(stats.first_token):
         headline = f"{slower}; {headline}"
-    nodes = 1 if stats.fleet is UNSET else stats.fleet.nodes
-    if overload := overload_note(stats.prefill.load, nodes):
+    if overload := overload_note(stats.prefill):
         headline = f"{overload}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"

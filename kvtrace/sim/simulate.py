@@ -6,6 +6,7 @@ requests or synthetic users -> scenario -> simulation -> trace, objects and requ
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
@@ -189,11 +190,10 @@ def write_scenario(
     Returns the trace and the time in ns that its rates refer to: over which requests arrive, or
     until the last I/O, which is later if requests arrive faster than they are served.
     """
+    load = scenario.load.with_chains(scenario.preset)
     with (
-        baseline_beside(
-            scenario.preset, scenario.model, scenario.load, scenario.ranks
-        ) as baseline_ttft,
-        scenario.simulation() as simulation,
+        baseline_beside(scenario.preset, scenario.model, load, scenario.ranks) as baseline_ttft,
+        replace(scenario, load=load).simulation() as simulation,
     ):
         metadata = output.write(
             path,

@@ -28,7 +28,7 @@ import resource
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -96,6 +96,17 @@ class Load:
     """Which requests of the file wait for others; None: all arrive at their times."""
     incidents: tuple[Incident, ...] = ()
     """Incidents of the nodes and of the tiers that they share."""
+
+    def with_chains(self, preset: Preset) -> Load:
+        """Return a copy with the chains of its requests, so that several simulations share them.
+
+        It is unchanged if it has them already, or if its requests have no block ids.
+        """
+        requests, is_chunk = self.requests, preset.entry is Entry.CHUNK
+        if self.chains is not None or requests is None or not requests.block_tokens or not is_chunk:
+            return self
+        chains = chunk_chains(requests, preset.chunk_tokens, with_partial=preset.partial_chunks)
+        return replace(self, chains=chains)
 
 
 @dataclass(frozen=True, slots=True)
@@ -786,6 +797,10 @@ class Simulation:
                 columns[name] = buffer
             self._spare.append(columns)
 
+    def omit_rows(self) -> None:
+        """Count only: generate no rows, unless incidents are counted by them."""
+        self.world.knobs.is_counted_alone = not len(self.world.lookup_outcomes)
+
     def count_seconds(self, seconds: int) -> None:
         """Extend the counters of tier reads and writes by second to at least `seconds` seconds.
 
@@ -863,11 +878,7 @@ class Simulation:
                 if preset.workload.rag_share
                 else None
             ),
-            prefill=PrefillStats(
-                requests=total.prefills,
-                mean_wait_ns=_mean_ns(total.waiting_ns, total.prefills),
-                load=self._prefill_load(),
-            ),
+            prefill=self._prefill_stats(),
             decode=DecodeStats(
                 tokens=total.decoded_tokens,
                 mean_ns_per_token=_mean_ns(total.decoding_ns, total.decoded_tokens),
@@ -884,18 +895,26 @@ class Simulation:
             ),
         )
 
-    def _prefill_load(self) -> float | None:
-        """Return the time to compute all prompts over the time in which they arrived."""
-        preset, requests = self.preset, self.load.requests
-        if not preset.has_prefill or not preset.prefill_in_turn or requests is None:
-            return None
+    def _prefill_stats(self) -> PrefillStats:
+        total, requests, setting = self.world.total, self.load.requests, self.preset.fleet
+        load = needed_nodes = None
+        if requests is not None and len(requests) and self._computes_all_prompts(requests):
+            computing_ns = int(self.world.fleet.nodes["computing_ns"].sum())
+            if span_ns := int(requests.arrival_ns[-1]):
+                load = computing_ns / span_ns / (setting.prefill_nodes or setting.nodes)
+                needed_nodes = -(-computing_ns // span_ns)
+        return PrefillStats(
+            requests=total.prefills,
+            mean_wait_ns=_mean_ns(total.waiting_ns, total.prefills),
+            load=load,
+            needed_nodes=needed_nodes,
+        )
+
+    def _computes_all_prompts(self, requests: Requests) -> bool:
+        """Return whether all prompts arrive at times of their own, and are computed in turn."""
+        is_in_turn = self.preset.has_prefill and self.preset.prefill_in_turn
         is_cut = self.load.until_ns != FOREVER_NS or len(requests) > self.load.max_requests
-        if self.load.waits is not None or is_cut or not len(requests):
-            return None
-        fleet_setting = preset.fleet
-        computing_nodes = fleet_setting.prefill_nodes or fleet_setting.nodes
-        span_ns = int(requests.arrival_ns[-1]) * computing_nodes
-        return float(self.world.fleet.nodes["computing_ns"].sum()) / span_ns if span_ns else None
+        return is_in_turn and self.load.waits is None and not is_cut
 
     def _time_to_first_token(self) -> TimeToFirstToken:
         times_ns = np.concatenate(self._first_tokens)

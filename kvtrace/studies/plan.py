@@ -461,8 +461,8 @@ class Plan:
         if figures is None or figures.first_token is None:
             return []
         first_token = with_baseline(figures.first_token, self.without_offload)
-        warnings = (overload_note(figures.prefill_load, self.nodes), slower_note(first_token))
-        return [warning for warning in warnings if warning is not None]
+        overload = None if figures.prefill is None else overload_note(figures.prefill)
+        return [warning for warning in (overload, slower_note(first_token)) if warning]
 
     def _describe(self, findings: Findings, candidate: Candidate) -> str:
         """Return the hardware, cost, hit ratio and TTFT of `candidate` as one line."""

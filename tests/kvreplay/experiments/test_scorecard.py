@@ -318,7 +318,7 @@ def test_a_window_without_reads_is_doubled(tmp_path, monkeypatch, reads_from_s, 
         return SimpleNamespace(error=None, run=run)
 
     monkeypatch.setattr("kvreplay.experiments.scorecard.replay", replayed)
-    monkeypatch.setattr("kvreplay.experiments.scorecard.measured_figures", lambda figures: figures)
+    monkeypatch.setattr("kvreplay.experiments.load_sweep.measured_figures", lambda figures: figures)
     request = Replay(
         Config(tiers={"nvme": "ram"}, window="steady:3s"), tmp_path / "t", tmp_path / "run", []
     )

@@ -158,7 +158,12 @@ def test_each_knob_of_a_batch_can_be_said(gen):
     assert serving["overridden"] == ["decode_bandwidth"]
     assert (serving["decode_bandwidth"], serving["decode_ns_per_token"]) == (10**12, 6_848_615)
     assert serving["decode_steps"][0]["step_ns"] == 6_848_615 + 1_073_741
-    assert found["stats"]["prefill"] == {"requests": 0, "mean_wait_ns": None, "load": None}
+    assert found["stats"]["prefill"] == {
+        "requests": 0,
+        "mean_wait_ns": None,
+        "load": None,
+        "needed_nodes": None,
+    }
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 import kvtrace as kt
-from kvtrace.core.simulation_stats import Percentiles, TimeToFirstToken
+from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 from kvtrace.sim.baseline import SLOWER, overload_note, slower_note
 
 BLOCK = 16
@@ -97,12 +97,13 @@ def test_a_load_that_the_gpu_cannot_compute_is_said(gap_ms: int, needed_nodes: i
         knobs={"prefill_ns_per_token": PREFILL_NS, "decode_ns_per_token": 0},
     )
     assert trace.stats is not None
-    load = trace.stats.prefill.load
-    assert load == pytest.approx(160 * count / (gap_ms * (count - 1)))
-    note = overload_note(load, 1)
+    prefill = trace.stats.prefill
+    assert prefill.load == pytest.approx(160 * count / (gap_ms * (count - 1)))
+    note = overload_note(prefill)
     assert (note is None) == (needed_nodes is None)
     assert note is None or f"{needed_nodes} nodes" in note
-    assert overload_note(None, 1) is None
+    assert prefill.needed_nodes == (needed_nodes or 1)
+    assert overload_note(PrefillStats(9, None)) is None
 
 
 @pytest.mark.parametrize("preset", [preset.name for preset in kt.presets()])

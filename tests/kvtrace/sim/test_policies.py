@@ -344,7 +344,9 @@ def test_prompts_are_computed_in_turn():
     stats = simulation.stats()
     # They take 40, 80 and 10 ns, and arrive within 100 ns.
     load = (40 + 80 + 10) / 100
-    assert stats.prefill == PrefillStats(requests=3, mean_wait_ns=(0 + 40 + 20) // 3, load=load)
+    assert stats.prefill == PrefillStats(
+        requests=3, mean_wait_ns=(0 + 40 + 20) // 3, load=load, needed_nodes=2
+    )
     assert simulation._first_tokens[0].tolist() == [40, 120, 20 + 10]
     at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
