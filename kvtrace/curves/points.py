@@ -222,7 +222,7 @@ class Stack:
 
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
-        load = replace(self.load, chains=sample)
+        load = replace(self.load, chains=sample, sampled_share=share)
         preset = self.at(capacities, share)
         with Simulation(preset, self.model, load, ranks=self.ranks) as simulation:
             simulation.run(Meter(simulation))

@@ -305,6 +305,7 @@ int64_t fleet_hand_over(World *world, int64_t actor_id) {
         fleet_cheapest_node(world, actor_id, fleet->entry_nodes, fleet->count, fleet_outstanding);
     prompt_unpack(world, actor_id, 0, n);
     fleet_move_to(world, receiver);
+    answer_catch_up(world);
     slot_refresh_chain(world, n);
     int64_t sent_bytes = fleet_mark_missing(world, n, actor->retrieved_objects > 0);
     gpu_release(world, actor_id);
@@ -395,6 +396,7 @@ static void fleet_restart_requests(World *world, int64_t node) {
         actor->join_step = NONE;
         actor->gpu_bytes = 0;
         actor->holds_count = 0;
+        actor->answers_count = 0;
         actor->restarts++;
         event_push(world->heap, count++, control->now, actor_id);
     }
@@ -441,6 +443,9 @@ static void fleet_lose_node(World *world, int64_t node_id, int64_t kept_tiers) {
     node->prefill_busy_until_ns = 0;
     node->first_queued = 0;
     node->gpu_bytes = 0;
+    node->held_bytes = 0;
+    node->first_decoding = 0;
+    node->last_decoding = 0;
     node->is_gpu_full = 0;
     node->link_busy_until_ns = world->control.now;
     world->control.open_nodes -= node_id < fleet->entry_nodes;

@@ -402,6 +402,7 @@ int64_t request_load(World *world, int64_t actor_id) {
     }
 
     // Lookup: of all objects but those that this request makes.
+    answer_catch_up(world);
     int64_t n = prompt_gather(world, actor_id);
     int64_t old_objects = actor->own_objects - actor->new_objects;
     if (actor->restarts && !knobs->is_prefix) {
@@ -619,6 +620,7 @@ int64_t request_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
     if ((knobs->promotion || knobs->staging) && actor->hit_end) {
+        answer_catch_up(world);
         request_promote(world, actor_id);
     }
     Node *node = &world->fleet.nodes[world->control.node];
@@ -717,6 +719,7 @@ int64_t request_decode(World *world, int64_t actor_id) {
         if (knobs->is_batched) {
             batch_join(world, actor_id);
         }
+        answer_start(world, actor_id);
     }
     if (!is_read) {
         actor->step = STEP_END;
@@ -740,7 +743,7 @@ int64_t request_decode(World *world, int64_t actor_id) {
 // --- end
 
 // Whether those of `chain[:n]` that the tier has are its most recent ones already, in this order.
-static bool request_is_most_recent(World *world, int64_t level, int64_t n) {
+static bool request_is_most_recent(World *world, int64_t actor_id, int64_t level, int64_t n) {
     int64_t tier_slot = list_of(world, level, 0)->head;
     for (int64_t i = 0; i < n; i++) {
         if (!object_is_in(world, world->chain[i], level)) {
@@ -751,7 +754,7 @@ static bool request_is_most_recent(World *world, int64_t level, int64_t n) {
         }
         tier_slot = list_link_of(world, level, tier_slot)->older;
     }
-    return true;
+    return level != 0 || answer_is_most_recent(world, actor_id, tier_slot);
 }
 
 // Makes the request's first object the most recent one of each LRU tier whose recency says so, the
@@ -763,8 +766,11 @@ static void request_use_at_end(World *world, int64_t actor_id) {
         bool is_used = tier->recency != HEAD_FIRST && !tier->on_hit;
         bool is_unreachable = tiers_include(world->control.unreachable_tiers, level);
         if (!is_used || tier_is_endless(world, level) || is_unreachable ||
-            request_is_most_recent(world, level, n)) {
+            request_is_most_recent(world, actor_id, level, n)) {
             continue;
+        }
+        if (level == 0) {
+            answer_use(world, actor_id);
         }
         for (int64_t i = n - 1; i >= 0; i--) {
             if (object_is_in(world, world->chain[i], level)) {
@@ -780,13 +786,17 @@ int64_t request_end(World *world, int64_t actor_id) {
     const Knobs *knobs = &world->knobs;
     world->total.decoded_tokens += actor->output_tokens;
     world->total.decoding_ns += world->control.now - actor->decode_start_ns;
+    answer_finish(world, actor_id);
     batch_depart(world, actor_id);
     gpu_release(world, actor_id);
+    answer_free_unfilled(world, actor_id);
     fleet_release_request(world, actor_id);
     store_at_end(world, actor_id);
     if (knobs->uses_backwards) {
         request_use_at_end(world, actor_id);
     }
+    actor->named_answers = 0;
+    actor->answers_count = 0;
     actor->step = STEP_ASK;
     if (knobs->source != USERS) {
         if (knobs->follows) {

@@ -10,6 +10,7 @@
 //     store.c      the step that stores what was computed; the staging tier
 //     compute.c    how long prefill and decode steps take
 //     batch.c      the requests that a node decodes together, and its GPU memory
+//     answers.c    the objects in GPU memory that generated tokens fill
 //     tiers.c      hits, reads, writes, deletes, evictions and demotions, and the rows they emit
 //     lists.c      the recency lists and LRU; policies/ has the other eviction policies
 //     admission.c  admission filters
@@ -255,6 +256,9 @@ void prompt_make_chunks(World *world, int64_t actor_id);
 void prompt_make_objects(World *world, int64_t actor_id);
 int64_t prompt_collect(World *world, int64_t actor_id);
 int64_t prompt_gather(World *world, int64_t actor_id);
+int64_t prompt_entry(World *world, const Actor *actor, int64_t i);
+int64_t prompt_make_unnamed(World *world, int64_t size);
+int64_t prompt_name_answer(World *world, int64_t actor_id, int64_t place);
 void prompt_unpack(World *world, int64_t actor_id, int64_t first, int64_t n);
 void prompt_forget_context(World *world, int64_t context, int64_t length);
 void prompt_forget_request(World *world, int64_t actor_id);
@@ -273,10 +277,22 @@ void batch_change(World *world, int64_t requests, int64_t bytes);
 void batch_join(World *world, int64_t actor_id);
 void batch_depart(World *world, int64_t actor_id);
 int64_t batch_wait_steps(World *world, int64_t actor_id, int64_t steps);
+int64_t batch_steps_since(World *world, int64_t join_step);
 void batch_clear(World *world);
 void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot);
 bool gpu_reserve(World *world, int64_t actor_id, int64_t end);
 void gpu_release(World *world, int64_t actor_id);
+
+// --- answers.c
+
+int64_t answer_most_objects(World *world, const Actor *actor);
+void answer_start(World *world, int64_t actor_id);
+void answer_catch_up(World *world);
+void answer_finish(World *world, int64_t actor_id);
+void answer_free_unfilled(World *world, int64_t actor_id);
+bool answer_is_most_recent(World *world, int64_t actor_id, int64_t tier_slot);
+void answer_use(World *world, int64_t actor_id);
+int64_t answer_generated_hits(World *world, const Actor *actor, int64_t hit_objects);
 
 // --- request.c: the steps of a request. Each returns how long the actor waits then, or WAITS.
 

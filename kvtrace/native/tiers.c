@@ -87,6 +87,7 @@ static void tier_split_shared_memory(World *world, int64_t tier_slot) {
     Slot *object = &world->slots[tier_slot];
     Node *node = &world->fleet.nodes[world->control.node];
     node->gpu_bytes += (object->running_requests - 1) * object->size;
+    node->held_bytes -= object->size;
     object->running_requests = 0;
     object->generation++;
 }

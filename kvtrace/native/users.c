@@ -305,6 +305,8 @@ static void user_begin_conversation(World *world, int64_t user_id) {
     User *user = &world->users[user_id];
     prompt_forget_context(world, actor->context, actor->own_objects);
     actor->own_objects = 0;
+    actor->generated_first = 0;
+    actor->generated_end = 0;
     actor->turn = 0;
     actor->history_tokens = 0;
     actor->session = world->control.next_session++;

@@ -258,6 +258,12 @@ typedef struct {
     int32_t generation;
 } GpuHold;
 
+// An object of an answer that no request can name.
+typedef struct {
+    int64_t slot;
+    int64_t object; // Its number: the slot holds another object once it was evicted.
+} AnswerObject;
+
 // A user, or a request in flight.
 //
 // Its prompt consists of the objects of the retrieved items, then of those shared with others (a
@@ -316,6 +322,21 @@ typedef struct {
     int64_t gpu_bytes;   // GPU memory reserved for it while it runs.
     GpuHold *holds;      // The slots it uses there; allocated by C.
     int64_t holds_count; // How many these are.
+
+    // The objects of its answer in GPU memory (answers.c). Places are tokens of its conversation,
+    // without what it retrieves.
+    int64_t answer_begin;    // Where the answer begins.
+    int64_t answer_end;      // Where the tokens end whose KV cache is computed.
+    int64_t answer_next;     // Where the next of these objects begins.
+    int64_t named_answers;   // Those in its context, which its next turn names.
+    AnswerObject behind;     // The object behind which the next one goes in the recency list.
+    AnswerObject unfilled;   // The object that the answer does not fill.
+    AnswerObject *answers;   // The other ones without a name; allocated by C.
+    int64_t answers_count;   // How many these are.
+    int64_t generated_first; // Of a user: the first of its own objects that its last turn
+    int64_t generated_end;   // generated, and the end of these.
+    int64_t next_decoding;   // 1 + the actor that decodes at its node and began after it; 0: none.
+    int64_t previous_decoding; // 1 + the one that began before it; 0: none.
 } Actor;
 
 // The entries of a conversation's own objects, in order; allocated by C.
@@ -326,9 +347,11 @@ typedef struct {
 
 // A conversation of a file.
 typedef struct {
-    int64_t objects;   // Its objects so far.
-    int64_t tokens;    // Its tokens so far.
-    int64_t remaining; // Its requests that have not ended.
+    int64_t objects;         // Its objects so far.
+    int64_t tokens;          // Its tokens so far.
+    int64_t remaining;       // Its requests that have not ended.
+    int64_t generated_first; // The first of its objects that its last request generated.
+    int64_t generated_end;   // The end of these.
 } Conversation;
 
 // A prompt part that conversations share.
@@ -548,6 +571,9 @@ typedef struct {
     int64_t first_queued;       // 1 + the first actor of its prefill queue; 0 if it is empty.
     int64_t last_queued;        // 1 + the last one.
     int64_t gpu_bytes;          // GPU memory of its running requests; what they share counts once.
+    int64_t held_bytes;         // Bytes of the objects in GPU memory that they use now.
+    int64_t first_decoding;     // 1 + the first actor that decodes there; 0 if none does.
+    int64_t last_decoding;      // 1 + the last one.
     int64_t is_gpu_full;        // Whether the first of the queue waits for such memory.
 } Node;
 
@@ -624,6 +650,8 @@ typedef struct {
     int64_t offer_tokens;     // Prompt tokens computed between two stores; 0: all.
     int64_t offers_hits;      // Hits are offered again with what was computed.
     int64_t stores_generated; // What was generated is stored as the request ends.
+    int64_t holds_answers; // What is generated takes room in the first tier, which is GPU memory.
+    int64_t answer_ppm;    // So many in a million of these objects do, of a sample of objects.
 
     // Computing.
     int64_t prefill_ns_per_token;

@@ -88,6 +88,8 @@ class Load:
 
     None: computed from the blocks of `requests`.
     """
+    sampled_share: float = 1.0
+    """The share of all objects that `chains` has, if it is a sample."""
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -281,7 +283,8 @@ def _set_knobs(
     knobs.min_load_tokens = p.min_load_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
-    knobs.stores_generated = p.store_generated
+    knobs.stores_generated, knobs.holds_answers = p.store_generated, p.holds_answers
+    knobs.answer_ppm = round(load.sampled_share * 1_000_000)
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
     knobs.chunk_bytes = sizes.chunk_bytes
     knobs.partial_unit = sizes.parts * p.pad_bytes if p.partial_chunks else 0

@@ -13,6 +13,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from answers import Answer, Answers
 from evictions import POLICIES, Lfu, Lru
 from fleets import Node, route
 from outages import Outages
@@ -59,6 +60,12 @@ class Plan:
     """
     not_before: int = 0
     session: int = 0
+    retrieved: int = 0
+    """Tokens of its documents."""
+    answers: list[int] = field(default_factory=list)
+    """What its answer adds to the objects of its conversation."""
+    generated: tuple[int, int] = (0, 0)
+    """Which of the chain the turn before generated."""
 
 
 class Tier:
@@ -317,8 +324,14 @@ class Oracle:
             plan.not_before = int(waits.not_before_ns[waits.row[k]])
         self.outages = Outages(self, incidents)
         self.is_renumbered = (
-            waits is not None or bool(incidents) or bool(preset.tiers[-1].bucket_objects)
+            waits is not None
+            or bool(incidents)
+            or bool(preset.tiers[-1].bucket_objects)
+            or preset.holds_answers
         )
+        self.answers = Answers(self, is_named=requests is None)
+        self.first_steps: dict[int, tuple[int, int]] = {}
+        """Of each request that decodes: when it began, and the batch's steps then."""
         self.numbered = 0
         """How many numbers were given, if they are not those of the keys."""
         self.offsets: list[int] = []
@@ -788,6 +801,7 @@ class Oracle:
             self.count_past_miss([*plan.documents, *plan.chain])
         retrieved, found = self.bring_up(retrieved, found)
         stage = self.load(found, retrieved, n)
+        self.answers.catch_up()
         stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         refused: list[int] = []
         if p.entry is Entry.CHUNK:
@@ -811,11 +825,19 @@ class Oracle:
             yield 0
         if mode is ServingMode.DECODE_ONLY:
             stage = self.hand_over(plan, n, stage)
-        stage = yield from self.decode(plan, n, stage)
+        answer = yield from self.decode(plan, n, stage)
         if refused:
             self.order = [*plan.documents, *plan.chain]
-            self.offer(self.order[len(self.order) - len(refused) :], n, stage, set())
-        for key in reversed([*plan.documents, *plan.chain]):
+            self.offer(self.order[len(self.order) - len(refused) :], n, answer.stage, set())
+        self.use_at_end(plan, answer)
+
+    def use_at_end(self, plan: Plan, answer: Answer) -> None:
+        """Let the objects of a request that ends count as used again, from the last to the first."""
+        for key in reversed(answer.unnamed):
+            top = self.tiers[0]
+            if key in top.objects and top.recency is not Recency.HEAD_FIRST:
+                top.policy.hit(key)
+        for key in reversed([*plan.documents, *plan.chain, *plan.answers]):
             for tier in self.tiers:
                 is_used = tier.recency is not Recency.HEAD_FIRST and type(tier.policy) is Lru
                 if is_used and key in tier.objects and not tier.is_gone:
@@ -823,6 +845,7 @@ class Oracle:
 
     def look_up(self, plan: Plan) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
         """Return which of its documents and of its chain are found, and where."""
+        self.answers.catch_up()
         if self.preset.workload.mode is ServingMode.PREFILL_ONLY:
             return [], []
         documents = [
@@ -888,6 +911,9 @@ class Oracle:
         taker.turns += 1
         sender.waiting.pop(n, None)
         needed = self.give_memory(n, sender)
+        self.enter(taker.number)
+        self.answers.catch_up()
+        self.enter(sender.number)
         if taker.is_bounded:
             there = [key for key in [*plan.documents, *plan.chain] if key in taker.tiers[0].objects]
             taker.take_memory(n, needed, there, self.sizes, None)
@@ -967,8 +993,10 @@ class Oracle:
         for k, part in enumerate(parts):
             if 0 < k < len(steps):
                 yield self.prefill_ns(ends[k - 1], ends[k])
+            self.answers.catch_up()
             self.order = order
-            self.known = set(found) if order is plan.chain and p.offers_hits else set()
+            is_known = p.offers_hits or self.generated_hits(plan, found)
+            self.known = set(found) if order is plan.chain and is_known else set()
             stage, refused, before = self.offer(refused + part, n, stage, before)
             self.known = set()  # of this request alone: others store before its next step
         if plan.documents:
@@ -992,14 +1020,31 @@ class Oracle:
                 if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None
             ]
         if plan.documents or (plan.prompt and p.match is Match.ANY):
-            order = lost + new
+            order = lost + self.generated_hits(plan, found) + new
             each = max(1, p.offer_tokens // p.chunk_tokens if p.offer_tokens else len(order))
             return order, [order[at : at + each] for at in range(0, len(order), each)] or [[]]
         ends = [
             min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)
         ] + [len(new)]
         parts = [new[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        return plan.chain, [(found if p.offers_hits else []) + parts[0], *parts[1:]]
+        hits = found if p.offers_hits else self.generated_hits(plan, found)
+        return plan.chain, [hits + parts[0], *parts[1:]]
+
+    def generated_hits(self, plan: Plan, found: list[int]) -> list[int]:
+        """Return what was found last and generated by the turn before: it is stored below, too."""
+        first, end = plan.generated
+        is_stored = self.answers.is_on and self.preset.placement is Placement.WRITE_THROUGH
+        return found[first:] if is_stored and first < len(found) <= end else []
+
+    def generated_tokens(self, n: int, plan: Plan) -> int:
+        """Return how many tokens request `n`, which decodes here, has generated."""
+        start, first_step = self.first_steps[n]
+        if self.preset.is_batched:
+            batch = self.batch
+            passed = (self.now - batch.now) * 1024 // batch.step if batch.reads else 0
+            return (batch.steps + passed - first_step) // 1024
+        per_token = self.preset.decode_ns_per_token
+        return (self.now - start) // per_token if per_token else plan.output
 
     def count_past_miss(self, keys: list[int]) -> None:
         """Count look-ups that do not stop at a miss.
@@ -1051,13 +1096,13 @@ class Oracle:
             return 0
         return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
 
-    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, int]:
+    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, Answer]:
         """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple.
 
-        Return the stage that follows.
+        Return the answer in GPU memory.
         """
         p, mode = self.preset, self.preset.workload.mode
-        start = self.now
+        start, answer = self.now, Answer(plan, n, stage)
 
         def until(tokens: int) -> int | tuple[int]:
             if not p.is_batched:
@@ -1068,6 +1113,8 @@ class Oracle:
         def join() -> int:
             if p.is_batched:
                 self.change_batch({n: self.step_bytes(plan.tokens + plan.output // 2)})
+            self.first_steps[n] = self.now, self.batch.steps
+            self.answers.start(answer)
             return self.batch.steps
 
         first_step = 0 if p.decode_reads_at_once else join()
@@ -1081,14 +1128,17 @@ class Oracle:
             if tier is not None:
                 tier.hit(plan.chain[-1], self.sizes[plan.chain[-1]])
                 self.use(plan.chain[-1])
-                self.emit("read", tier, "decode", plan.chain[-1], n, stage)
-                stage += 1
+                self.emit("read", tier, "decode", plan.chain[-1], n, answer.stage)
+                answer.stage += 1
         if p.decode_reads_at_once:
             first_step = join()
         yield until(plan.output)
+        self.answers.finish(answer)
         self.change_batch(leaves=n)
         self.give_memory(n, self.here)
-        return stage
+        if answer.unfilled in self.tiers[0].objects:
+            self.delete(self.tiers[0], "evict", answer.unfilled)
+        return answer
 
     def change_batch(
         self,
@@ -1176,6 +1226,13 @@ class Oracle:
             else []
         )
 
+    def is_stored_nowhere(self, key: int) -> bool:
+        """Return whether no tier has `key`; of a hit, none below the fastest."""
+        holder = self.fastest(key)
+        if key in self.known:
+            holder = next((t for t in self.tiers[1:] if key in t.objects and not t.is_gone), None)
+        return holder is None
+
     def store_staged(
         self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str
     ) -> int:
@@ -1183,7 +1240,7 @@ class Oracle:
         staging, stages = self.staging, Stages(stage or 0)
         assert staging is not None
         if self.preset.skip_held:
-            keys = [key for key in keys if self.fastest(key) is None]
+            keys = [key for key in keys if self.is_stored_nowhere(key)]
         buffers = self.buffered_writes(staging, keys)
         tops = {
             key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers))

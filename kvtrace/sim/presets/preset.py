@@ -35,7 +35,7 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
 from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
 from kvtrace.llm.shape import ModelShape, stored_ranks
-from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
+from kvtrace.requests.users import LoadDefaults, ServingMode, Workload, complaints_of_workload
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.tier import (
     LINK,
@@ -172,9 +172,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     does not count as used. Needs a tier that stages.
     """
     store_generated: bool = False
-    """Store the chunks that generated tokens fill, too.
+    """Store the chunks that generated tokens fill, too, in all tiers as the request ends.
 
-    This applies to synthetic users only: files do not name the blocks of generated tokens.
+    In GPU memory they are in any case. This applies to synthetic users only: files do not name the
+    blocks of generated tokens.
     """
     decode_read_tokens: Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens.
@@ -272,9 +273,21 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
         None if it is not GPU memory or has no bound.
         """
+        return self.tiers[0].capacity_bytes if self._has_gpu_memory else None
+
+    @property
+    def _has_gpu_memory(self) -> bool:
+        """Tell whether the first tier is GPU memory, in which requests run."""
         top = self.tiers[0]
         is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE
-        return top.capacity_bytes if is_gpu and not top.takes_whole else None
+        return is_gpu and not top.takes_whole
+
+    @property
+    def holds_answers(self) -> bool:
+        """Tell whether generated tokens take room in the first tier, which is GPU memory then."""
+        is_decoding = self.workload.mode is ServingMode.BOTH
+        has_room = self._has_gpu_memory and self.tiers[0].capacity_bytes != 0
+        return self.entry is Entry.CHUNK and is_decoding and has_room
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
         """Return a note if the capacity of tier `gpu` does not fit the memory of `ranks` GPUs

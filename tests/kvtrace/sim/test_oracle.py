@@ -131,6 +131,7 @@ def presets(draw, semantics):
     capacity = st.none() | st.integers(0, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
     return preset_of(
         *draw(st.lists(capacity, min_size=1, max_size=4)),
+        is_gpu=draw(st.booleans()),
         entry=entry, match=match, placement=placement, promotion=promotion,
         chunk_tokens=draw(st.sampled_from([1, 2, 4, 8])),
         high_watermark=draw(st.sampled_from([1.0, 0.8, 0.5])),
