@@ -293,7 +293,7 @@ class Stack:
             samples[0], hit_ratio=counters["hits"] / full.lookups, **counters
         )
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
-        bytes_per_op = sizes.chunk_bytes / sizes.parts
+        bytes_per_op = sizes.chunk_bytes / (sizes.parts * sizes.slots_per_chunk)
         amounts = [
             counters[name] / unit
             for unit in (1, bytes_per_op)

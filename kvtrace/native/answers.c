@@ -49,7 +49,7 @@ int64_t answer_most_objects(World *world, const Actor *actor) {
     if (!world->knobs.holds_answers) {
         return 0;
     }
-    return actor->output_tokens / world->knobs.chunk_tokens + 1;
+    return objects_of_tokens(world, actor->output_tokens) + world->knobs.chunk_objects;
 }
 
 // --- the recency list
@@ -90,24 +90,20 @@ static bool answer_make_room(World *world, int64_t slot) {
     return tier_make_room(world, 0, slot, world->control.now);
 }
 
-// Bytes of an object of `tokens` tokens of an answer.
-static int64_t answer_object_bytes(World *world, int64_t tokens) {
+// Bytes of an object of `tokens` tokens of an answer, of a group of layers.
+static int64_t answer_object_bytes(World *world, int64_t tokens, int64_t group) {
     const Knobs *knobs = &world->knobs;
     int64_t parts = knobs->ranks * knobs->layers;
     int64_t block_tokens = round_up_div(tokens, BLOCK_TOKENS) * BLOCK_TOKENS;
+    int64_t whole_bytes = chunk_object_bytes(world, group);
     if (block_tokens >= knobs->chunk_tokens) {
-        return knobs->chunk_bytes;
+        return whole_bytes;
     }
-    int64_t part_bytes = knobs->chunk_bytes / parts;
-    return parts * round_up_div(part_bytes * block_tokens, knobs->chunk_tokens);
+    return parts * round_up_div(whole_bytes / parts * block_tokens, knobs->chunk_tokens);
 }
 
-// Notes an object that no request can name: the one that the answer does not fill, or another.
-static void answer_note(World *world, Actor *actor, int64_t slot, bool is_full) {
-    if (!is_full) {
-        actor->unfilled = answer_object(world, slot);
-        return;
-    }
+// Notes an object that no request can name.
+static void answer_note(World *world, Actor *actor, int64_t slot) {
     if (actor->answers_count % GROWTH == 0) {
         actor->answers =
             memory_grow(actor->answers, actor->answers_count + GROWTH, sizeof(AnswerObject));
@@ -123,48 +119,64 @@ static bool answer_is_sampled(World *world, const Actor *actor, int64_t first) {
            user_draw(knobs->seed, DRAWER, number, 0, MILLION - 1) < knobs->answer_ppm;
 }
 
-// Adds the next object of the actor's answer to GPU memory; returns whether there is room for it.
-static bool answer_add_object(World *world, int64_t actor_id) {
+// Writes `slot`, an object of the actor's answer, to GPU memory, unless it is there. Returns
+// whether there is room for it.
+static bool answer_write(World *world, Actor *actor, int64_t slot) {
+    if (object_is_in(world, slot, 0) || !answer_make_room(world, slot)) {
+        return false;
+    }
+    if (answer_is_live(world, &actor->behind) && !tier_is_endless(world, 0)) {
+        world->tiers[0].behind_slot = 1 + slot_in_tier(world, 0, actor->behind.slot);
+    }
+    Cause decode = {world->control.now, PHASE_DECODE, actor->request, actor->stage};
+    tier_write(world, 0, slot, decode);
+    actor->behind = answer_object(world, slot);
+    return true;
+}
+
+// Adds the object of a group of layers of the next chunk of the actor's answer, of the tokens from
+// `first` up to `end`, to GPU memory. Returns whether there is room for it.
+static bool answer_add_object(World *world, int64_t actor_id, int64_t first, int64_t end,
+                              int64_t group) {
+    Actor *actor = &world->actors[actor_id];
+    const Knobs *knobs = &world->knobs;
+    bool is_chunk = end - first == knobs->chunk_tokens;
+    if (is_chunk && knobs->is_prefix && knobs->source != CHAINS) {
+        int64_t place = objects_of_tokens(world, first) + group - actor->shared_objects;
+        int64_t named = prompt_name_answer(world, actor_id, place);
+        slot_refresh(world, named);
+        bool is_written = answer_write(world, actor, named);
+        slot_release_later(world, named);
+        return is_written;
+    }
+    if (world->tiers[0].limit_bytes == UNBOUNDED) {
+        return false; // Nothing is displaced, and nobody will find it.
+    }
+    int64_t slot = prompt_make_unnamed(world, answer_object_bytes(world, end - first, group));
+    if (!answer_write(world, actor, slot)) {
+        slot_release(world, slot);
+        return false;
+    }
+    answer_note(world, actor, slot);
+    actor->unfilled_answers += end % knobs->chunk_tokens > 0;
+    return true;
+}
+
+// Adds the objects of the next chunk of the actor's answer; returns whether there is room for any.
+static bool answer_add_chunk(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
     int64_t first = actor->answer_next;
-    int64_t next = (first / knobs->chunk_tokens + 1) * knobs->chunk_tokens;
-    int64_t end = min_of(next, actor->answer_end);
-    bool is_full = end == next;
-    bool is_chunk = end - first == knobs->chunk_tokens;
-    bool is_named = is_chunk && knobs->is_prefix && knobs->source != CHAINS;
-    actor->answer_next = next;
+    actor->answer_next = (first / knobs->chunk_tokens + 1) * knobs->chunk_tokens;
+    int64_t end = min_of(actor->answer_next, actor->answer_end);
+    bool is_any_written = false;
     if (!answer_is_sampled(world, actor, first)) {
         return false;
     }
-    if (!is_named && world->tiers[0].limit_bytes == UNBOUNDED) {
-        return false; // Nothing is displaced, and nobody will find it.
+    for (int64_t group = 0; group < knobs->chunk_objects; group++) {
+        is_any_written |= answer_add_object(world, actor_id, first, end, group);
     }
-    int64_t slot;
-    if (is_named) {
-        int64_t place = first / knobs->chunk_tokens - actor->shared_objects;
-        slot = prompt_name_answer(world, actor_id, place);
-        slot_refresh(world, slot);
-    } else {
-        slot = prompt_make_unnamed(world, answer_object_bytes(world, end - first));
-    }
-    bool is_written = !object_is_in(world, slot, 0) && answer_make_room(world, slot);
-    if (is_written) {
-        if (answer_is_live(world, &actor->behind) && !tier_is_endless(world, 0)) {
-            world->tiers[0].behind_slot = 1 + slot_in_tier(world, 0, actor->behind.slot);
-        }
-        Cause decode = {world->control.now, PHASE_DECODE, actor->request, actor->stage};
-        tier_write(world, 0, slot, decode);
-        actor->behind = answer_object(world, slot);
-    }
-    if (is_named) {
-        slot_release_later(world, slot);
-    } else if (object_live_tiers(world, slot)) {
-        answer_note(world, actor, slot, is_full);
-    } else {
-        slot_release(world, slot);
-    }
-    return is_written;
+    return is_any_written;
 }
 
 // Adds what the actor's answer takes once `tokens` of it are generated. The step under way computes
@@ -180,7 +192,7 @@ static void answer_grow(World *world, int64_t actor_id, int64_t tokens) {
     bool is_any_written = false;
     control->actor_id = actor_id; // tier_write lets it hold what is written.
     while (actor->answer_next < end) {
-        is_any_written |= answer_add_object(world, actor_id);
+        is_any_written |= answer_add_chunk(world, actor_id);
     }
     actor->stage += is_any_written;
     control->actor_id = acting;
@@ -243,7 +255,7 @@ void answer_start(World *world, int64_t actor_id) {
     actor->answer_begin = begin;
     actor->answer_end = begin + max_of(0, actor->output_tokens - 1);
     actor->answer_next = begin - partial_tokens;
-    actor->unfilled = answer_object(world, NONE);
+    actor->unfilled_answers = 0;
     actor->answers_count = 0;
     actor->behind = answer_object(world, answer_prompt_end(world, actor));
     answer_link(world, actor_id);
@@ -292,11 +304,15 @@ void answer_finish(World *world, int64_t actor_id) {
     }
 }
 
-// Frees the memory of the object that the answer does not fill: nobody can find it.
+// Frees the memory of the objects that the answer does not fill: nobody can find them.
 void answer_free_unfilled(World *world, int64_t actor_id) {
-    const Actor *actor = &world->actors[actor_id];
-    if (world->knobs.holds_answers && answer_is_live(world, &actor->unfilled)) {
-        tier_delete(world, 0, actor->unfilled.slot, world->control.now, PHASE_EVICT);
+    Actor *actor = &world->actors[actor_id];
+    while (world->knobs.holds_answers && actor->unfilled_answers > 0) {
+        const AnswerObject *unfilled = &actor->answers[--actor->answers_count];
+        actor->unfilled_answers--;
+        if (answer_is_live(world, unfilled)) {
+            tier_delete(world, 0, unfilled->slot, world->control.now, PHASE_EVICT);
+        }
     }
 }
 

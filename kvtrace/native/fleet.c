@@ -99,12 +99,14 @@ void fleet_count_lookup(World *world, int64_t actor_id, int64_t end, int64_t loo
     const Actor *actor = &world->actors[actor_id];
     Control *control = &world->control;
     Node *node = &world->fleet.nodes[actor->node];
+    lookups /= world->knobs.chunk_objects;
     LookupOutcome outcome = {.ts_ns = control->now,
                              .lookups = lookups,
                              .computed_tokens = actor->missed_tokens,
                              .restarted = actor->restarts > 0};
-    for (int64_t i = 0; i < end; i++) {
-        int64_t level = world->hit_level[i];
+    for (int64_t i = 0; i < end; i += world->knobs.chunk_objects) {
+        bool is_of_prefix = i >= actor->retrieved_objects && world->knobs.is_prefix;
+        int64_t level = chunk_hit_level(world, i, is_of_prefix);
         if (level == NONE) {
             continue;
         }
@@ -218,7 +220,7 @@ void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
 int64_t fleet_cached_tokens(World *world, int64_t actor_id, int64_t node) {
     const Fleet *fleet = &world->fleet;
     int64_t chunk_tokens = world->knobs.chunk_tokens;
-    int64_t tokens = fleet->prefix_runs[node] * chunk_tokens;
+    int64_t tokens = fleet->prefix_runs[node] / world->knobs.chunk_objects * chunk_tokens;
     if (!chunk_tokens) {
         tokens = fleet->prefix_runs[fleet->count + node] / world->knobs.bytes_per_token;
     }

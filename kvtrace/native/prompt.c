@@ -54,8 +54,8 @@ void prompt_make_chunks(World *world, int64_t actor_id) {
         if (*entry_at(world, home) != NONE) {
             continue;
         }
-        int64_t size = knobs->chunk_bytes;
-        int64_t tokens = actor->input_tokens - i * knobs->chunk_tokens;
+        int64_t size = chunk_object_bytes(world, i);
+        int64_t tokens = actor->input_tokens - i / knobs->chunk_objects * knobs->chunk_tokens;
         if (tokens < knobs->chunk_tokens && knobs->partial_unit) {
             int64_t unit = knobs->partial_unit;
             size = round_up_div(tokens * knobs->bytes_per_token, unit) * unit;
@@ -85,16 +85,15 @@ static void prompt_reserve(World *world, const Actor *actor, int64_t objects) {
 void prompt_make_objects(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
-    int64_t size = knobs->chunk_bytes;
-    if (!knobs->chunk_tokens) {
-        size = actor->new_tokens * knobs->bytes_per_token;
-    }
+    int64_t turn_bytes = actor->new_tokens * knobs->bytes_per_token;
     int64_t end = actor->own_objects + actor->new_objects;
     int64_t made = prompt_made_objects(world, actor);
     prompt_reserve(world, actor, end);
     for (; actor->own_objects < end; actor->own_objects++) {
         if (actor->own_objects >= made) {
-            prompt_make_object(world, size, home_at(actor->context, actor->own_objects));
+            int64_t chunk_bytes = chunk_object_bytes(world, actor->own_objects);
+            prompt_make_object(world, knobs->chunk_tokens ? chunk_bytes : turn_bytes,
+                               home_at(actor->context, actor->own_objects));
         }
     }
     if (knobs->source == CONVERSATIONS && end > made) {
@@ -110,7 +109,7 @@ int64_t prompt_name_answer(World *world, int64_t actor_id, int64_t place) {
     int64_t home = home_at(actor->context, place);
     if (place >= prompt_made_objects(world, actor)) {
         prompt_reserve(world, actor, place + 1);
-        prompt_make_object(world, world->knobs.chunk_bytes, home);
+        prompt_make_object(world, chunk_object_bytes(world, place), home);
         if (world->knobs.source == CONVERSATIONS) {
             world->conversations[actor->session].objects = place + 1;
         }

@@ -87,9 +87,9 @@ static void schedule_continue_conversation(World *world, Actor *actor, int64_t r
     actor->context = row;
     actor->own_objects = conversation->objects;
     if (knobs->chunk_tokens) {
-        int64_t chunks = actor->input_tokens / knobs->chunk_tokens;
-        actor->new_objects = max_of(0, chunks - actor->own_objects);
-        actor->own_objects = min_of(chunks, actor->own_objects);
+        int64_t objects = objects_of_tokens(world, actor->input_tokens);
+        actor->new_objects = max_of(0, objects - actor->own_objects);
+        actor->own_objects = min_of(objects, actor->own_objects);
         return;
     }
     int64_t new_tokens = max_of(0, actor->input_tokens - conversation->tokens);

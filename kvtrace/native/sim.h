@@ -7,6 +7,7 @@
 //     fleet.c      which node serves a request; nodes that are lost or join
 //     prompt.c     the objects of a request
 //     request.c    the steps of a request: queue, lookup and load, prefill, decode, end
+//     groups.c     the lookup where a chunk is several objects, one for each group of layers
 //     store.c      the step that stores what was computed; the staging tier
 //     compute.c    how long prefill and decode steps take
 //     batch.c      the requests that a node decodes together, and its GPU memory
@@ -56,6 +57,27 @@ INLINE int64_t held_by_tier(int64_t level) {
 // Whether a set of tiers, one bit each, has the tier at `level`.
 INLINE bool tiers_include(int64_t tiers, int64_t level) {
     return tiers & (1 << level);
+}
+
+// How many objects the whole chunks of so many tokens are.
+INLINE int64_t objects_of_tokens(World *world, int64_t tokens) {
+    return tokens / world->knobs.chunk_tokens * world->knobs.chunk_objects;
+}
+
+// Bytes of the i-th object of a prompt, which begins with a whole chunk.
+INLINE int64_t chunk_object_bytes(World *world, int64_t i) {
+    return world->groups_count ? world->groups[i % world->groups_count].bytes
+                               : world->knobs.chunk_bytes;
+}
+
+// The slowest tier from which the chunk that begins at `chain[i]` is read; NONE if it is no hit. Of
+// a prefix that is used, a chunk of which no group needs anything is a hit of the fastest tier.
+INLINE int64_t chunk_hit_level(World *world, int64_t i, bool is_of_prefix) {
+    int64_t level = world->groups_count && is_of_prefix ? 0 : NONE;
+    for (int64_t k = i; k < i + world->knobs.chunk_objects; k++) {
+        level = max_of(level, world->hit_level[k]);
+    }
+    return level;
 }
 
 // The quotient rounded up, of numbers that are not negative.
@@ -262,6 +284,11 @@ int64_t prompt_name_answer(World *world, int64_t actor_id, int64_t place);
 void prompt_unpack(World *world, int64_t actor_id, int64_t first, int64_t n);
 void prompt_forget_context(World *world, int64_t context, int64_t length);
 void prompt_forget_request(World *world, int64_t actor_id);
+
+// --- groups.c
+
+int64_t group_lookup(World *world, int64_t retrieved, int64_t known);
+void group_lookup_again(World *world, int64_t retrieved, int64_t end);
 
 // --- compute.c
 

@@ -18,7 +18,7 @@
 enum {
     MARK_NONE,
     MARK_STAGED, // It was written to the staging tier by this offer.
-    MARK_CACHED, // Some tier has it, and it is not stored again.
+    MARK_CACHED, // It is not stored: some tier has it, or it was not computed.
 };
 
 // --- buffers of the staging tier
@@ -292,11 +292,13 @@ static void place_write_through(World *world, Offer *offer) {
     bool has_staging = staging_level >= 0;
     int64_t previous_offer = control->offer;
     for (int64_t i = offer->first; i < offer->n; i++) {
-        // A hit is offered for the tiers below GPU memory.
-        int64_t skipped_tiers = i < control->known_objects ? ~1 : ~0;
-        bool is_cached = world->knobs.skips_held &&
-                         object_reachable_tiers(world, world->chain[i]) & skipped_tiers;
-        world->chain_mark[i] = is_cached ? MARK_CACHED : MARK_NONE;
+        // A hit is offered for the tiers below GPU memory. Of a hit chunk of several objects, one
+        // that was not needed may be in no tier.
+        bool is_hit = i < control->known_objects;
+        int64_t tiers = object_reachable_tiers(world, world->chain[i]);
+        bool is_cached = world->knobs.skips_held && tiers & (is_hit ? ~1 : ~0);
+        bool is_absent = is_hit && world->groups_count && !tiers;
+        world->chain_mark[i] = is_cached || is_absent ? MARK_CACHED : MARK_NONE;
     }
     int64_t buffered_end = offer->first;
     int64_t closed_level = staging_level;
@@ -413,7 +415,7 @@ static void store_offer(World *world, int64_t actor_id, int64_t first, int64_t n
     const Knobs *knobs = &world->knobs;
     int64_t objects = n - first;
     if (knobs->offer_tokens > 0 && actor->retrieved_objects && actor->step != STEP_END) {
-        objects = max_of(1, knobs->offer_tokens / knobs->chunk_tokens);
+        objects = max_of(knobs->chunk_objects, objects_of_tokens(world, knobs->offer_tokens));
     }
     if (n == first) {
         actor->offer = 0;
@@ -447,7 +449,7 @@ static int64_t store_computed_objects(World *world, const Actor *actor) {
     if (actor->computed_tokens <= 0) {
         return 0;
     }
-    return min_of(actor->new_objects, actor->computed_tokens / world->knobs.chunk_tokens);
+    return min_of(actor->new_objects, objects_of_tokens(world, actor->computed_tokens));
 }
 
 // Moves the shared objects that must be stored, and behind them those from `first_own` on, to the

@@ -335,8 +335,8 @@ static void user_plan_turn(World *world, int64_t user_id) {
     actor->input_tokens = actor->history_tokens + actor->new_tokens;
     actor->new_objects = 1;
     if (knobs->chunk_tokens) {
-        int64_t chunks = actor->input_tokens / knobs->chunk_tokens;
-        actor->new_objects = chunks - actor->shared_objects - actor->own_objects;
+        int64_t objects = objects_of_tokens(world, actor->input_tokens);
+        actor->new_objects = objects - actor->shared_objects - actor->own_objects;
     }
     user_retrieve(world, user_id);
 }

@@ -325,17 +325,17 @@ typedef struct {
 
     // The objects of its answer in GPU memory (answers.c). Places are tokens of its conversation,
     // without what it retrieves.
-    int64_t answer_begin;    // Where the answer begins.
-    int64_t answer_end;      // Where the tokens end whose KV cache is computed.
-    int64_t answer_next;     // Where the next of these objects begins.
-    int64_t named_answers;   // Those in its context, which its next turn names.
-    AnswerObject behind;     // The object behind which the next one goes in the recency list.
-    AnswerObject unfilled;   // The object that the answer does not fill.
-    AnswerObject *answers;   // The other ones without a name; allocated by C.
-    int64_t answers_count;   // How many these are.
-    int64_t generated_first; // Of a user: the first of its own objects that its last turn
-    int64_t generated_end;   // generated, and the end of these.
-    int64_t next_decoding;   // 1 + the actor that decodes at its node and began after it; 0: none.
+    int64_t answer_begin;     // Where the answer begins.
+    int64_t answer_end;       // Where the tokens end whose KV cache is computed.
+    int64_t answer_next;      // Where the next of these objects begins.
+    int64_t named_answers;    // Those in its context, which its next turn names.
+    AnswerObject behind;      // The object behind which the next one goes in the recency list.
+    AnswerObject *answers;    // Those without a name, in order; allocated by C.
+    int64_t answers_count;    // How many these are.
+    int64_t unfilled_answers; // The last of them, which the answer does not fill.
+    int64_t generated_first;  // Of a user: the first of its own objects that its last turn
+    int64_t generated_end;    // generated, and the end of these.
+    int64_t next_decoding;    // 1 + the actor that decodes at its node and began after it; 0: none.
     int64_t previous_decoding; // 1 + the one that began before it; 0: none.
 } Actor;
 
@@ -370,6 +370,13 @@ typedef struct {
     int64_t token_bytes; // Bytes that one rank reads in a decode step for each token.
     int64_t state_bytes; // Bytes of state that one rank reads and writes in a decode step.
 } Piece;
+
+// A group of layers of a chunk that is an object of its own, and is read by a rule of its own.
+typedef struct {
+    int64_t bytes;  // Bytes of all ranks, padding included.
+    int64_t kind;   // How the cache of its layers grows with the context.
+    int64_t window; // The tokens of their window; 0 if they have none.
+} Group;
 
 // What attention adds to computing a prompt, for the layers of one span.
 typedef struct {
@@ -615,7 +622,8 @@ typedef struct {
     int64_t ranks;           // Ranks that store an object each for a slot.
     int64_t layers;          // Groups of layers that are an object each for a slot.
     int64_t chunk_tokens;    // Tokens of an object; 0 if a turn is one object.
-    int64_t chunk_bytes;     // Bytes of a chunk of all ranks and layers, padding included.
+    int64_t chunk_objects;   // Objects of a chunk, one for each of World.groups; else 1.
+    int64_t chunk_bytes;     // Bytes of an object of a chunk, of all ranks, padding included.
     int64_t partial_unit;    // The size of a partial chunk is a multiple of this; 0: none stored.
     int64_t bytes_per_token; // Of all ranks together.
 
@@ -776,6 +784,7 @@ struct World {
     // of the file, which is NONE before the object is first named, and after it was forgotten.
     TABLE(Context, contexts);
     TABLE(Piece, pieces);
+    TABLE(Group, groups); // Empty if a chunk is one object.
     TABLE(Attention, attention);
     TABLE(Item, items);              // System prompts, then document chunks, then decode entries.
     TABLE(int64_t, documents);       // [documents + 1]: the first item of each document.
@@ -789,9 +798,10 @@ struct World {
     TABLE(int64_t, ttft_ns);
 
     // Scratch for the objects of one request, in the order of its prompt.
-    TABLE(int64_t, chain);     // Their entries.
-    TABLE(int8_t, hit_level);  // The fastest tier in which the lookup found each, or NONE.
-    TABLE(int8_t, chain_mark); // A flag of each, whose meaning is the current function's.
+    TABLE(int64_t, chain);      // Their entries.
+    TABLE(int8_t, hit_level);   // The fastest tier in which the lookup found each, or NONE.
+    TABLE(int8_t, chain_mark);  // A flag of each, whose meaning is the current function's.
+    TABLE(int64_t, group_runs); // [groups]: consecutive chunks that have an object of each group.
 };
 
 #endif

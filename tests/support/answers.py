@@ -29,7 +29,7 @@ class Answer:
     """Where its next object begins."""
     behind: int | None = None
     """The object behind which its next one goes in the recency list."""
-    unfilled: int | None = None
+    unfilled: list[int] = field(default_factory=list)
     unnamed: list[int] = field(default_factory=list)
 
 
@@ -69,6 +69,13 @@ class Answers:
             self.grow(answer, answer.plan.output)
             del self.oracle.here.answers[answer.request]
 
+    def free_unfilled(self, answer: Answer) -> None:
+        """Free the objects that an answer does not fill."""
+        top = self.oracle.tiers[0]
+        for key in reversed(answer.unfilled):
+            if key in top.objects:
+                self.oracle.delete(top, "evict", key)
+
     def grow(self, answer: Answer, tokens: int) -> None:
         """Add what it takes once so many tokens are generated; one more is being computed."""
         end = min(answer.end, answer.begin + tokens + 1)
@@ -78,10 +85,16 @@ class Answers:
         answer.stage += any(row[3] == "decode" for row in self.oracle.rows[before:])
 
     def add(self, answer: Answer) -> None:
-        oracle, chunk = self.oracle, self.oracle.preset.chunk_tokens
-        top, plan, first = oracle.tiers[0], answer.plan, answer.next
+        """Add the objects of its next chunk."""
+        chunk = self.oracle.preset.chunk_tokens
+        first = answer.next
         answer.next = (first // chunk + 1) * chunk
-        end = min(answer.next, answer.end)
+        for group in range(self.oracle.per_chunk):
+            self.add_object(answer, first, min(answer.next, answer.end), group)
+
+    def add_object(self, answer: Answer, first: int, end: int, group: int) -> None:
+        oracle, chunk = self.oracle, self.oracle.preset.chunk_tokens
+        top, plan = oracle.tiers[0], answer.plan
         is_named = self.is_named and end - first == chunk
         if top.limit is None and not is_named:
             return
@@ -92,7 +105,7 @@ class Answers:
             key = len(oracle.sizes)
             blocks = -(-(end - first) // GPU_BLOCK_TOKENS) * GPU_BLOCK_TOKENS
             parts = oracle.ranks * oracle.layers
-            part = -(-(oracle.chunk_bytes(chunk) // parts * min(blocks, chunk)) // chunk)
+            part = -(-(oracle.object_bytes(chunk, group) // parts * min(blocks, chunk)) // chunk)
             oracle.sizes[key] = part * parts
             oracle.name([key])
             if is_named:
@@ -105,10 +118,7 @@ class Answers:
             answer.behind = key
         if is_named or key not in top.objects:
             return
-        if end == answer.next:
-            answer.unnamed.append(key)
-        else:
-            answer.unfilled = key
+        (answer.unfilled if end % chunk else answer.unnamed).append(key)
 
     def make_room(self, key: int) -> bool:
         """Make room, but not in the memory that requests run with."""

@@ -110,7 +110,7 @@ def found_tokens(oracle: Oracle, node: Node, plan: Plan) -> int:
         if not any(key in tier.objects for tier in own):
             break
         run.append(key)
-    tokens = len(run) * oracle.preset.chunk_tokens
+    tokens = len(run) // oracle.per_chunk * oracle.preset.chunk_tokens
     if oracle.preset.entry is Entry.TURN:
         tokens = sum(oracle.sizes[key] for key in run) // oracle.bytes_per_token
     return min(tokens, plan.tokens)

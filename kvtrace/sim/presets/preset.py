@@ -107,6 +107,24 @@ class Promotion(StrEnum):
     """The object is copied to the fastest tier only, not to the tiers between."""
 
 
+class LayerGroups(StrEnum):
+    """The objects of a chunk of a model that has several kinds of layers.
+
+    With more than one, a request reads and promotes only those that it needs: of layers with a
+    window or a state, the last chunks of what it loads.
+    """
+
+    ONE = "one"
+    """One object, which has all layers."""
+    KIND = "kind"
+    """One for each kind: layers that attend to all tokens, those of each window, and states."""
+    EQUAL = "equal"
+    """Groups of equally many layers of one kind, as many as the kind with the fewest has: vLLM's.
+
+    As `kind` if layers of different kinds have different sizes.
+    """
+
+
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
@@ -142,6 +160,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A latent (MLA), the same on all ranks, is stored by each, in place of by one for all."""
     layers_per_object: Tokens = 0
     """Layers in one object; 0 is all of them."""
+    layer_groups: LayerGroups = LayerGroups.ONE
+    """The objects of a chunk of a model that has several kinds of layers."""
     partial_chunks: bool = False
     """The chunk that a prompt's end does not fill is stored, too, an object of its tokens.
 
@@ -428,6 +448,10 @@ def _complaints(preset: Preset) -> Iterator[str]:
         preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks
     ):
         yield "pad_bytes, layers_per_object and partial_chunks need entry=chunk"
+    if preset.layer_groups is not LayerGroups.ONE and (
+        preset.layers_per_object or any(t.staging for t in preset.tiers)
+    ):
+        yield "layer_groups excludes a tier with staging, and layers_per_object"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
@@ -525,6 +549,12 @@ def _complaints_of_offers(preset: Preset) -> Iterator[str]:
             yield f"{knob} needs admission=always here"
 
 
+_OMITTED_IF_OFF = (
+    *("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", "layer_groups"),
+    ATTENTION,
+)
+
+
 def as_config(preset: Preset) -> JsonObject:
     """Return `preset` as plain values, for the metadata.
 
@@ -533,8 +563,8 @@ def as_config(preset: Preset) -> JsonObject:
     tree: JsonObject = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
-    for knob in ("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
-        if not tree[knob]:
+    for knob in _OMITTED_IF_OFF:
+        if not tree[knob] or tree[knob] == LayerGroups.ONE:
             del tree[knob]
     for knob in ("user_kind", "think_time"):
         if tree["workload"][knob] is None:
