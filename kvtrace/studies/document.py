@@ -386,6 +386,11 @@ class Candidate(Timed):
         return mean([row.first_token_ns(quantile) for row in self.rows])
 
     @property
+    def requests(self) -> int:  # type: ignore[override]
+        """Return the mean number of requests."""
+        return round(fmean(row.figures.requests for row in self.rows if row.figures))
+
+    @property
     def first_token_p99_ns(self) -> float | None:
         """Return the p99 of the modelled TTFT in ns."""
         return self.first_token_ns("p99_ns")
