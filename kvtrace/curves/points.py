@@ -60,6 +60,7 @@ class Timed:
 
     __slots__ = ()
     requests: int
+    stalled_requests: int | None
     hit_ratio: float | None
     first_token: TimeToFirstToken | None
 

@@ -76,6 +76,8 @@ class Target:
     """A quantile, as the counters name it, and the largest TTFT in ns."""
     without_offload: TimeToFirstToken | None = None
     """TTFT without offload, which an answer must not exceed; None if it may be slower."""
+    may_stall: bool = True
+    """Whether requests that never start are accepted."""
 
     def asked(self) -> dict[str, object]:
         """Return the targets that the user gave, as `--json` prints them."""
@@ -84,6 +86,8 @@ class Target:
     def is_met(self, figures: Timed, error: float = 0.0) -> bool:
         """Return whether `figures` reach the target, with `error` added to their hit ratio."""
         if self.hit_ratio is not None and (figures.hit_ratio or 0.0) + error < self.hit_ratio:
+            return False
+        if not self.may_stall and figures.stalled_requests:
             return False
         baseline = self.without_offload
         if baseline is not None and is_slower(figures.first_token_ns, figures.requests, baseline):
@@ -216,8 +220,6 @@ class _Search:
         self._sampling: _Sampling | None = None
         self._min_sampled_bytes = 0.0
         """Smallest capacity of a tier for which samples are reliable."""
-        self._may_stall = False
-        """Whether an answer may be one at which requests never start."""
         self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
         """Full simulations by their capacities."""
 
@@ -256,8 +258,8 @@ class _Search:
         if chosen is None:
             # Every answer stalls the engine, or makes TTFT longer than computing does: the user is
             # told so with it.
-            target = replace(self.question.target, without_offload=None)
-            self.question, self._may_stall = replace(self.question, target=target), True
+            target = replace(self.question.target, without_offload=None, may_stall=True)
+            self.question = replace(self.question, target=target)
             chosen = self._search_from_grid(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
@@ -268,16 +270,16 @@ class _Search:
 
     def _is_met(self, point: Point, error: float = 0.0) -> bool:
         """Return whether `point` reaches the target, with `error` added to its hit ratio."""
-        return self.question.target.is_met(point, error) and not self._stalls(point)
+        target = self.question.target
+        is_safe = target.may_stall or not self._may_stall_unseen(point)
+        return target.is_met(point, error) and is_safe
 
-    def _stalls(self, point: Point) -> bool:
-        """Return whether requests would never start at `point`, where that matters."""
-        if self._may_stall:
-            return False
-        if point.stalled_requests is not None:
-            return point.stalled_requests > 0
-        # Samples do not count stalls, but none is possible where a tier holds the largest load.
-        return any(
+    def _may_stall_unseen(self, point: Point) -> bool:
+        """Return whether requests may never start at `point`, whose samples do not count them.
+
+        None does where each tier that holds a whole load holds the largest.
+        """
+        return point.stalled_requests is None and any(
             size is not None
             and 0 < size < point.largest_load_bytes
             and self.stack.preset.tiers[self.stack.roles[role]].loads_whole
@@ -290,9 +292,10 @@ class _Search:
         It reaches the target, but requests would never start, or computing is faster. None if
         there is none, or if nothing that works reaches the target.
         """
-        if chosen is None or self._may_stall:
+        target = self.question.target
+        if chosen is None or target.may_stall:
             return None
-        asked = replace(self.question.target, without_offload=None)
+        asked = replace(target, without_offload=None, may_stall=True)
         rejected = [
             point
             for point in self._full.values()
@@ -358,8 +361,9 @@ class _Search:
         Where requests would never start at it, it gets as much `outer` as their loads need.
         """
         preferred = sorted(points, key=_preference)
-        reaching = [point for point in preferred if self.question.target.is_met(point)]
-        if reaching and self._stalls(reaching[0]):
+        asked = replace(self.question.target, may_stall=True)
+        reaching = [point for point in preferred if asked.is_met(point)]
+        if reaching and not self._is_met(reaching[0]):
             sufficient_bytes = _round_bytes(self._ceiling.result().largest_load_bytes * 1.01)
             [unstalled] = self._evaluate([reaching[0].capacities | {outer: sufficient_bytes}])
             reaching.insert(0, unstalled)

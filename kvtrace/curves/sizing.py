@@ -328,11 +328,11 @@ def size_scenario(
     for role, sizes in (capacities or {}).items():
         axes[role] = [_checked_capacity(role, size_bytes) for size_bytes in sizes]
     tell = progress or (lambda _share: None)
-    # An answer must not be slower than computing, unless every answer is.
+    # An answer must neither stall nor be slower than computing, unless every answer does or is.
     baseline = None
     if has_times(stack.preset):
         baseline = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
-    paying_target = replace(target, without_offload=baseline)
+    paying_target = replace(target, without_offload=baseline, may_stall=False)
     sizing = search_capacities(
         stack,
         Question(paying_target, axes, known_prices, sample),

@@ -412,8 +412,8 @@ def _plan(
             tell=tell,
             progress=lambda: (progress or _ignore)(min(1.0, len(results) / len(offers))),
         )
-        # An answer must not be slower than computing, unless every answer is.
-        paying_target = replace(target, without_offload=baseline)
+        # An answer must neither stall nor be slower than computing, unless every answer does or is.
+        paying_target = replace(target, without_offload=baseline, may_stall=False)
         findings = _search_cheapest(request_plan, offers, paying_target, simulate, results)
         if findings.cheapest is None:
             findings = _search_cheapest(request_plan, offers, target, simulate, results)
