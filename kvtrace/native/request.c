@@ -352,6 +352,9 @@ static void request_prepare_tiers(World *world, int64_t n, int64_t end) {
         if (tier->on_lookup) {
             tier->on_lookup(world, level, n, end);
         }
+        if (tier->lease_ns) {
+            lease_grant_looked_up(world, end, n);
+        }
         bool is_plain_lru = !tier->on_hit && !tiers_include(knobs->bucketed_tiers, level) &&
                             !tier_is_endless(world, level);
         if (tier->loads_whole && promotes_all && is_plain_lru) {

@@ -393,6 +393,7 @@ EXPORT int64_t simulation_finish(World *world, int64_t is_ended) {
             world->tiers[level].on_empty(world, level, 1);
         }
     }
+    lease_free(world);
     free(world->counts);
     free(world->fleet.lines);
     for (int64_t i = 0; i < world->actors_count; i++) {

@@ -18,6 +18,7 @@
 //     slots.c      slots of objects, and the copies of nodes and racks
 //     buckets.c    many objects in one file
 //     background.c what tiers do at times: expiry, eviction rounds, store queues
+//     leases.c     tiers that do not evict what was read of late, or waits for the tier below
 //
 // These names mean the same everywhere:
 //
@@ -271,6 +272,24 @@ bool store_queue_or_make_room(World *world, int64_t level, int64_t slot, int64_t
 int64_t store_queue_pop(World *world, int64_t level);
 void background_note_due(World *world, int64_t place, int64_t tiers);
 void background_catch_up(World *world, int64_t now);
+
+// --- leases.c
+
+void lease_end_pins(World *world, int64_t level, int64_t now);
+// Whether the tier above queues for this one, as it is written: what it has already is not queued
+// again.
+INLINE bool lease_queues_for(World *world, int64_t level) {
+    bool is_queued = tiers_include(world->knobs.queued_tiers, level);
+    return is_queued && level > 0 && world->tiers[level - 1].lease_ns;
+}
+void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause);
+bool lease_make_room(World *world, int64_t level, int64_t slot, int64_t now);
+void lease_grant_looked_up(World *world, int64_t first, int64_t n);
+bool lease_wait(World *world, int64_t level, int64_t slot);
+void lease_store_waiting(World *world, int64_t now);
+void lease_grant_written(World *world, int64_t level, int64_t slot, int64_t now);
+int64_t lease_due_ns(World *world, int64_t level);
+void lease_free(World *world);
 
 // --- prompt.c
 

@@ -260,10 +260,13 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
         }
         return;
     }
-    if (!placement.is_open) {
+    if (!placement.is_open || lease_queues_for(world, level)) {
         return;
     }
     if (!is_staging && !store_queue_or_make_room(world, level, slot, now, placement.phase)) {
+        if (world->tiers[level].lease_ns) {
+            lease_wait(world, level, slot);
+        }
         return;
     }
     if (is_staging && world->tiers[level].stores_backwards) {
@@ -273,7 +276,11 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
         tier_use_in_order(world, level, i);
     }
     offer->stage = stage_next(world, offer->stage, level, world->tiers[level].request_writes);
-    tier_write(world, level, slot, offer_cause(world, offer, placement.phase));
+    Cause cause = offer_cause(world, offer, placement.phase);
+    tier_write(world, level, slot, cause);
+    if (world->tiers[level].lease_ns) {
+        lease_queue_below(world, level, slot, cause);
+    }
 }
 
 // Whether finding an object in a tier counts as a use, where there is a staging tier: the staging
@@ -422,6 +429,10 @@ static void store_offer(World *world, int64_t actor_id, int64_t first, int64_t n
     }
     int64_t not_taken = first;
     int64_t end = first;
+    if (world->waiting_stores_end > 0) {
+        lease_store_waiting(world, control->now);
+        slot_refresh_chain(world, control->chain_length);
+    }
     while (end < n) {
         end = min_of(n, end + objects);
         control->offer = actor->offer;

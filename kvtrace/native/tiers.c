@@ -64,6 +64,9 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
     if (tier->takes_whole_offers) {
         return tier_make_room_whole(world, level, slot, now);
     }
+    if (tier->lease_ns) {
+        return lease_make_room(world, level, slot, now);
+    }
     if (tier_has_room(world, level, size)) {
         return true;
     }

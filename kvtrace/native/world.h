@@ -168,6 +168,14 @@ typedef struct {
     int64_t lost_objects;      // Queued objects that the tier above had evicted meanwhile.
     int64_t lost_bytes;        // Bytes of these.
 
+    int64_t pins_queued;     // The tier above does not evict what is queued; see leases.c.
+    int64_t carried_objects; // Objects that count toward the next bucket and are not in it.
+    int64_t carried_bytes;   // Bytes of one part of these.
+
+    // Read leases.
+    int64_t lease_ns;   // For how long what was read is not evicted; 0: without leases.
+    int64_t full_bytes; // Bytes it may hold if it cannot evict down to its limit.
+
     // Buckets: many objects in one file.
     int64_t bucket_objects;    // The most objects of a bucket; 0 if the tier has no buckets.
     int64_t bucket_bytes;      // The most bytes of a bucket.
@@ -236,6 +244,13 @@ typedef struct {
     int64_t since_ns; // When it was queued.
     int64_t node;     // The node that queued it.
 } QueuedStore;
+
+// An object for which a tier with leases has no room yet.
+typedef struct {
+    int64_t slot;
+    int64_t level;
+    int64_t node; // The node that stores it.
+} WaitingStore;
 
 // Of a slot in a bucket, and of the slot that stands for a bucket.
 typedef struct {
@@ -753,6 +768,9 @@ struct World {
     TABLE(Link, links);               // [slots, levels]
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
+    WaitingStore *waiting_stores;     // In order, from the first on; allocated by C.
+    int64_t waiting_stores_first;     // The first of them.
+    int64_t waiting_stores_end;       // The end of them.
     TABLE(Member, members);           // [slots]; empty without buckets.
     TABLE(int64_t, row_offsets);      // [rows]: where in its object a row begins, with buckets.
     TABLE(int8_t, made_kind);         // [rows]: 1 for made_size of a bucket or its metadata file.

@@ -68,7 +68,7 @@ from kvtrace.requests.users import Library, Popularity, ServingMode, library_of,
 from kvtrace.sim import fleet
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
-from kvtrace.sim.policies import Policy
+from kvtrace.sim.policies import Policy, lease_addresses
 from kvtrace.sim.presets.preset import Entry, LayerGroups, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
 
@@ -331,7 +331,7 @@ def _set_knobs(
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
     knobs.has_timed_work = any(
-        t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers
+        t.policy is Policy.TTL or t.evict_every or t.store_queue or t.lease for t in p.tiers
     )
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
@@ -379,6 +379,7 @@ _AS_NAMED = (
         "admission_count",
         "concurrency",
         "looks_past_miss",
+        "pins_queued",
     ),
     *(
         "request_reads",
@@ -413,6 +414,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
             records.UNBOUNDED, tier.admission_window * int(record["limit_bytes"])
         )
         record["ttl_ns"], record["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
+        record["lease_ns"], record["full_bytes"] = ns_of(tier.lease), tier.capacity_bytes or 0
         record["bytes_per_s"] = tier.rates_bytes_per_s
         record["takes_whole_offers"], record["readers"] = (
             tier.takes_whole,
@@ -434,7 +436,8 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
     """Point the tiers to the C functions of their policies, and copy them to every node and rack."""
     for record, policy in zip(world.tiers, policies, strict=True):
-        for name, address in policy.addresses().items():
+        addresses = lease_addresses() if record["lease_ns"] else policy.addresses()
+        for name, address in addresses.items():
             record[name] = address
     places, count = world.fleet, world.fleet.count
     if count > 1:
@@ -464,7 +467,7 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
         new_slots(np.concatenate([object_bytes, np.zeros(ROOM, np.int64)])),
     )
     world.slots["held_by"][:used] = 1
-    has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
+    has_policies = any(tier.policy is not Policy.LRU or tier.lease for tier in preset.tiers)
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
@@ -1001,7 +1004,7 @@ class Simulation:
         def total_if(applies: bool, name: str) -> int | UnsetType:
             return total(name) if applies else UNSET
 
-        is_filtered = tier.admission is not Admission.ALWAYS
+        is_filtered = tier.admission is not Admission.ALWAYS or bool(tier.lease)
         has_queue = bool(tier.store_queue)
         is_alone = fleet_setting.nodes == 1
         return TierStats(

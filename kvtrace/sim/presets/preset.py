@@ -452,6 +452,8 @@ def _complaints(preset: Preset) -> Iterator[str]:
         preset.layers_per_object or any(t.staging for t in preset.tiers)
     ):
         yield "layer_groups excludes a tier with staging, and layers_per_object"
+    if any(t.lease for t in preset.tiers) and preset.placement is not Placement.WRITE_THROUGH:
+        yield "lease needs placement=write-through"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
