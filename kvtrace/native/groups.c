@@ -133,8 +133,8 @@ int64_t group_lookup(World *world, int64_t retrieved, int64_t known) {
     return end;
 }
 
-// Finds the fastest tier of those of `chain[:end]` again that were read.
-void group_lookup_again(World *world, int64_t retrieved, int64_t end) {
+// As request_lookup_again, of those that were read.
+void group_lookup_again(World *world, int64_t actor_id, int64_t retrieved, int64_t end) {
     int64_t count = world->groups_count;
     int64_t from_level = 0;
     int64_t next_level = 0;
@@ -145,6 +145,9 @@ void group_lookup_again(World *world, int64_t retrieved, int64_t end) {
             int64_t level = object_fastest_level(world, world->chain[i], is_own ? from_level : 0);
             world->hit_level[i] = (int8_t)level;
             next_level = is_own ? group_next_level(world, g, next_level, level) : 0;
+            if (world->knobs.promotion && level > 0) {
+                prompt_unpack(world, actor_id, i, i + 1);
+            }
         }
         if (g == count - 1) {
             from_level = next_level;

@@ -208,8 +208,9 @@ static void request_use_backwards(World *world, int64_t end) {
     }
 }
 
-// Counts the hits of `chain[:end]` by tier; returns how many there are. A chunk of several objects
-// is a hit of the slowest tier that it is read from. The first `retrieved` are hits by themselves.
+// Counts the hits of `chain[:end]` by tier, where chunks are several objects; returns how many
+// there are. A chunk is a hit of the slowest tier that it is read from. The first `retrieved` are
+// hits by themselves.
 static int64_t request_count_tier_hits(World *world, int64_t retrieved, int64_t end) {
     int64_t hits = 0;
     for (int64_t i = 0; i < end; i += world->knobs.chunk_objects) {
@@ -232,6 +233,7 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
     int64_t now = world->control.now;
     int64_t retrieved = actor->retrieved_objects;
     int64_t done_ns = now;
+    int64_t hits = 0;
     int64_t hit_bytes = 0;
     int64_t own_hits = 0;
     for (int64_t level = 0; level < world->tiers_count; level++) {
@@ -258,6 +260,10 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
         tier->read_bytes += row.size * tier->readers;
         tier->hit_bytes += row.size;
         hit_bytes += row.size;
+        if (knobs->chunk_objects == 1) {
+            tier->hits++;
+            hits++;
+        }
         int64_t read_done_ns = tier_serve_load(world, level, row.size, now);
         tier_pin(world, row.entry, read_done_ns);
         done_ns = max_of(done_ns, read_done_ns);
@@ -285,7 +291,9 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
         }
         actor->stage += world->control.is_stage_used;
     }
-    int64_t hits = request_count_tier_hits(world, retrieved, end);
+    if (knobs->chunk_objects > 1) {
+        hits = request_count_tier_hits(world, retrieved, end);
+    }
     LoadOutcome outcome = {.done_ns = done_ns, .hit_tokens = hits * knobs->chunk_tokens};
     if (!knobs->chunk_tokens) {
         outcome.hit_tokens = hit_bytes / knobs->bytes_per_token;
@@ -537,13 +545,18 @@ static bool request_is_stalled(World *world, int64_t end) {
 }
 
 // Finds the fastest tier of each of `chain[:end]` again, the first `retrieved` each by itself.
-static void request_lookup_again(World *world, int64_t retrieved, int64_t end) {
+// Those that will be promoted get slots.
+static void request_lookup_again(World *world, int64_t actor_id, int64_t retrieved, int64_t end) {
+    const Knobs *knobs = &world->knobs;
     int64_t from_level = 0;
     for (int64_t i = 0; i < end; i++) {
         int64_t level = object_fastest_level(world, world->chain[i], from_level);
         world->hit_level[i] = (int8_t)level;
-        if (world->knobs.is_by_tier && i >= retrieved) {
+        if (knobs->is_by_tier && i >= retrieved) {
             from_level = max_of(from_level, level);
+        }
+        if (knobs->promotion && level > 0) {
+            prompt_unpack(world, actor_id, i, i + 1);
         }
     }
 }
@@ -556,14 +569,9 @@ static void request_promote(World *world, int64_t actor_id) {
     prompt_gather(world, actor_id);
     // Tiers may have changed while the hits were read: look up again.
     if (world->groups_count && knobs->is_prefix) {
-        group_lookup_again(world, actor->retrieved_objects, end);
+        group_lookup_again(world, actor_id, actor->retrieved_objects, end);
     } else {
-        request_lookup_again(world, actor->retrieved_objects, end);
-    }
-    for (int64_t i = 0; knobs->promotion && i < end; i++) {
-        if (world->hit_level[i] > 0) {
-            prompt_unpack(world, actor_id, i, i + 1);
-        }
+        request_lookup_again(world, actor_id, actor->retrieved_objects, end);
     }
     world->total.stalled += request_is_stalled(world, end);
     int64_t staged = end;

@@ -246,6 +246,15 @@ typedef struct {
     bool is_use;  // If the tier has the object already, that counts as a use.
 } Placement;
 
+// Whether a tier takes `slot` now. Most tiers take all for which they can make room.
+INLINE bool place_make_room(World *world, int64_t level, int64_t slot, int64_t now, int64_t phase) {
+    const Knobs *knobs = &world->knobs;
+    if (tiers_include(knobs->queued_tiers | knobs->filtered_tiers, level)) {
+        return store_queue_or_make_room(world, level, slot, now, phase);
+    }
+    return tier_make_room(world, level, slot, now);
+}
+
 // Writes `chain[i]` to a tier, unless the tier has it or does not admit it. The staging tier takes
 // all for which it has a buffer.
 static void place_in_tier(World *world, Offer *offer, int64_t i, Placement placement) {
@@ -263,7 +272,7 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
     if (!placement.is_open || lease_queues_for(world, level)) {
         return;
     }
-    if (!is_staging && !store_queue_or_make_room(world, level, slot, now, placement.phase)) {
+    if (!is_staging && !place_make_room(world, level, slot, now, placement.phase)) {
         if (world->tiers[level].lease_ns) {
             lease_wait(world, level, slot);
         }
