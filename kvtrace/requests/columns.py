@@ -339,6 +339,7 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
             line.hash_ids,
             session,
             turn=line.turn - 1,
+            row=number,
         )
     facts = {
         "conversations": conversations,

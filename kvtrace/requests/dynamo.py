@@ -111,6 +111,7 @@ def dynamo(path: Path) -> reading.Requests:
             replay.input_sequence_hashes,
             event.agent_context.session_id if event.agent_context else None,
             arrival_ns + round((event.request.total_time_ms or 0) * NS_PER_MS),
+            row=number,
         )
     if not requests and without_prompt:
         raise TraceError(

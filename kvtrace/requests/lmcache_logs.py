@@ -76,7 +76,8 @@ def lookup_log(path: Path) -> reading.Requests:
                     raise lines.fault(problem, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
-            gathered.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+            time_ns = round(line.timestamp * NS_PER_S)
+            gathered.add(time_ns, line.seq_len, 0, line.chunk_hashes, row=number)
         unused |= lines.fields
     if first is None:
         raise TraceError("holds no request", path=path)
@@ -232,7 +233,8 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
             )
             raise TraceError(problem, path=path, row=number, column="model_name")
         chain = [key.chunk_hash for key in full_group.keys]
-        gathered.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
+        time_ns = round(record.t_mono * NS_PER_S)
+        gathered.add(time_ns, len(chain) * chunk_tokens, 0, chain, row=number)
     if first is None:
         raise TraceError("holds no prefetch, and so no prompts", path=path)
     dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}

@@ -80,7 +80,7 @@ def test_ids_of_contents_become_prefix_chains(tmp_path):
     assert three[:2] == one
     assert len({*one, *two, *three}) == 5
     assert found.origin["rechained_ids"] == 1
-    assert any("renamed" in note for note in found.notes)
+    assert shows(found.notes, "1 block ids … row 2")
 
 
 def test_ids_may_be_of_whole_blocks_only(tmp_path):
