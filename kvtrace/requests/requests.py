@@ -337,7 +337,8 @@ class Start:
     @property
     def columns(self) -> set[str]:
         """The column names, if the first line is the header of a CSV."""
-        return {name.strip() for name in self.line.decode(errors="replace").split(",")}
+        names = self.line.decode(errors="replace").split(",")
+        return {name.strip().strip('"') for name in names}
 
 
 def start_of(path: Path) -> Start:

@@ -203,6 +203,39 @@ def _tracelab(row: int) -> str:
     )
 
 
+def _litellm(row: int) -> str:
+    return json.dumps(
+        {
+            "id": f"chatcmpl-{row}",
+            "trace_id": f"t{row % 2}",
+            "call_type": "embedding" if row == 1 else "acompletion",
+            "status": "failure" if row == 2 else "success",
+            "cache_hit": row == 3,
+            "total_tokens": 38 + row,
+            "prompt_tokens": 30 + row,
+            "completion_tokens": 8,
+            "startTime": 1_700_000_000.25 + row,
+            "endTime": "2023-11-14 22:13:25.5+00:00" if row == 5 else 1_700_000_001.25 + row,
+            "model": "llama",
+        }
+    )
+
+
+def _langfuse(row: int) -> str:
+    return json.dumps(
+        {
+            "id": f"o{row}",
+            "traceId": f"t{row % 2}",
+            "startTime": f"2026-05-29T13:46:1{row}.963Z",
+            "endTime": f"2026-05-29T13:46:2{row}.963Z",
+            "parentObservationId": f"o{row - 2}" if row > 1 else None,
+            "type": ("AGENT", "SPAN", "GENERATION", "EMBEDDING", "GENERATION", "GENERATION")[row],
+            "model": "llama",
+            "usageDetails": {"input": 30 + row, "output": 8, "total": 38 + row},
+        }
+    )
+
+
 def _aiperf(row: int) -> str:
     sent_ns = 1_700_000_000_000_000_000 + row * 1_000_000_000
     return json.dumps(
@@ -230,6 +263,8 @@ SERVEGEN = {
 """A client's files, by their names."""
 REQUEST_TEXTS: dict[str, bytes] = {
     "aiperf": lines(*map(_aiperf, range(6))),
+    "litellm": lines(*map(_litellm, range(6))),
+    "langfuse": lines(*map(_langfuse, range(6))),
     "mooncake": lines(*map(_mooncake, range(6))),
     "bailian": lines(*map(_bailian, range(6))),
     "burstgpt": lines(
