@@ -9,12 +9,10 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
 import msgspec
-import numpy as np
 
 from kvtrace.core.files import decode_json, place_of
 from kvtrace.core.text import LINE_BYTES, utf8_lines
@@ -113,14 +111,3 @@ def models_note(models: Counter[str]) -> list[str]:
     rest = len(models) - len(names)
     text = ", ".join(names) + (f" and {rest} more" if rest else "")
     return [f"requests of {len(models)} models are read as requests of one: {text}"]
-
-
-def with_history_note(requests: reading.Requests) -> reading.Requests:
-    """Return `requests` with a note on prompts that cannot carry their session's history."""
-    after, before = reading.successive(requests.session_id)
-    prompts, answers = requests.input_tokens, requests.output_tokens
-    shorter = int(np.count_nonzero(prompts[after] < prompts[before] + answers[before]))
-    notes = reading.counted(
-        (shorter, "later prompts are shorter than the turn before them, so they cannot carry it")
-    )
-    return replace(requests, notes=(*requests.notes, *notes))

@@ -23,7 +23,7 @@ import msgspec
 
 from kvtrace.core.errors import TraceError
 from kvtrace.requests import requests as reading
-from kvtrace.requests.exported_rows import ExportedRows, models_note, with_history_note
+from kvtrace.requests.exported_rows import ExportedRows, models_note
 from kvtrace.requests.nested_calls import (
     Span,
     SpanKey,
@@ -239,7 +239,9 @@ def langfuse(path: Path) -> reading.Requests:
         )
     notes += models_note(Counter(observations.models[key] for key in generations))
     facts = {"observations_left_out": left_out.total(), "wrong_totals": wrong_totals}
-    return with_history_note(requests.requests("langfuse", path, rows.sha256, 0, notes, **facts))
+    return reading.with_history_note(
+        requests.requests("langfuse", path, rows.sha256, 0, notes, **facts)
+    )
 
 
 class _Tokens(NamedTuple):

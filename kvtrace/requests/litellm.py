@@ -21,7 +21,7 @@ import msgspec
 from kvtrace.core.errors import TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.requests import requests as reading
-from kvtrace.requests.exported_rows import ExportedRows, models_note, with_history_note
+from kvtrace.requests.exported_rows import ExportedRows, models_note
 
 GENERATING_CALLS: Final = frozenset(
     (
@@ -153,4 +153,6 @@ def litellm(path: Path) -> reading.Requests:
     )
     notes += models_note(models)
     facts = {"rows_left_out": omitted, "wrong_totals": wrong_totals}
-    return with_history_note(requests.requests("litellm", path, rows.sha256, 0, notes, **facts))
+    return reading.with_history_note(
+        requests.requests("litellm", path, rows.sha256, 0, notes, **facts)
+    )

@@ -738,6 +738,7 @@ class Gathered:
         if int(arrivals[-1]) - int(arrivals[0]) > MAX_NS:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
+        blocks_without_id = self._name_missing_blocks(block_tokens) if block_tokens else 0
         offsets, ids = flat(self._chains, order)
         chains = prefix_chains(ids, offsets)
         all_notes = list(notes)
@@ -751,6 +752,10 @@ class Gathered:
             if chains.renamed:
                 all_notes += chains.notes(int(column(self._rows)[order][chains.first_request]))
             all_notes += counted(
+                (
+                    blocks_without_id,
+                    "blocks of prompts have no id in the file: they are stored, and never reused",
+                ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
         optional_columns: SessionColumns = {}
@@ -778,6 +783,16 @@ class Gathered:
             **optional_columns,
         )
 
+    def _name_missing_blocks(self, block_tokens: int) -> int:
+        """Give the full blocks for which the file has no id an id of their own; return their number."""
+        first_id = next_id = 1 + max((max(chain) for chain in self._chains if chain), default=-1)
+        for chain, tokens in zip(self._chains, self._inputs, strict=True):
+            missing = tokens // block_tokens - len(chain)
+            if missing > 0:
+                chain.extend(range(next_id, next_id + missing))
+                next_id += missing
+        return next_id - first_id
+
     def in_order(self, waits: Waits) -> Waits:
         """Convert `waits` between requests in appended order to order of arrival."""
         return waits.select(
@@ -803,6 +818,17 @@ def successive(sessions: Ints | None) -> tuple[Ints, Ints]:
     order = order[session_numbers[order] != NONE]
     is_next = session_numbers[order[1:]] == session_numbers[order[:-1]]
     return order[1:][is_next], order[:-1][is_next]
+
+
+def with_history_note(requests: Requests) -> Requests:
+    """Return `requests` with a note on prompts that cannot carry their session's history."""
+    after, before = successive(requests.session_id)
+    prompts, answers = requests.input_tokens, requests.output_tokens
+    shorter = int(np.count_nonzero(prompts[after] < prompts[before] + answers[before]))
+    notes = counted(
+        (shorter, "later prompts are shorter than the turn before them, so they cannot carry it")
+    )
+    return replace(requests, notes=(*requests.notes, *notes))
 
 
 MAX_REQUESTS = 2**31 - 1

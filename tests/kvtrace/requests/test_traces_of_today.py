@@ -10,6 +10,7 @@ import pytest
 from phrases import shows
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.requests import own_table
 from kvtrace.requests.columns import servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
 from kvtrace.requests.registry import detect
@@ -406,9 +407,11 @@ def test_what_sglang_logs_of_requests():
     assert found.output_tokens.tolist() == [3] * 16
     assert (found.answered_ns - found.arrival_ns).tolist() == [1_500_000_000] * 16
     assert found.session_id.tolist() == [-1, 0] * 8
-    # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same.
-    assert found.block_offsets.tolist() == [0] * 9 + list(range(2, 17, 2))
-    assert len(set(found.block_ids.tolist())) == 2
+    # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same. The blocks of prompts
+    # at levels 0 and 1 are their own.
+    assert found.block_offsets.tolist() == list(range(0, 33, 2))
+    assert len(set(found.block_ids[16:].tolist())) == 2
+    assert len(set(found.block_ids.tolist())) == 2 + 16
     assert any(shows(note, "256 prompt tokens … SGLang") for note in found.notes)
 
 
@@ -477,7 +480,9 @@ def test_requests_of_sglang_aborted_or_with_images(tmp_path, form):
     found = sglang_log.read(path, block_tokens=1)
     assert found.input_tokens.tolist() == [2, 2, 501, 2]
     assert found.output_tokens.tolist() == [3, 1, 3, 3]
-    assert found.block_offsets.tolist() == [0, 2, 4, 4, 6]
+    # The blocks of the prompt with the image are its own.
+    assert found.block_offsets.tolist() == [0, 2, 4, 505, 507]
+    assert len(set(found.block_ids.tolist())) == 2 + 501
     assert shows(found.notes, "2 requests … aborted before")
     assert shows(found.notes, "1 requests were aborted: ")
     assert shows(found.notes, "1 prompts … images")
@@ -489,8 +494,11 @@ def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
         log(tmp_path / "s.log", FINISH.format("[1, 2]", 2), "Decode batch", cut), block_tokens=1
     )
     assert (found.arrival_ns.tolist(), found.input_tokens.tolist()) == ([0, 2 * S], [2, 4000])
-    assert found.block_offsets.tolist() == [0, 2, 2]
+    assert found.block_offsets.tolist() == [0, 2, 4002]
     assert any("1 prompts" in note for note in found.notes)
+    table = tmp_path / "r.parquet"
+    own_table.write(table, found, ["kvtrace", "import"], 42)
+    assert own_table.read(table).block_ids.tolist() == found.block_ids.tolist()
     bare = sglang_log.read(log(tmp_path / "s.log", FINISH.format("None", 5)))
     assert (bare.block_tokens, bare.session_id) == (0, None)
     assert shows(bare.notes[0], "another's cache")
