@@ -138,7 +138,7 @@ def test_a_file_without_ids_has_conversations_only(tmp_path):
     assert shows(found.notes, "1 later prompts … shorter")
 
 
-def test_a_prompt_without_ids_among_others_is_stored_and_not_reused(tmp_path):
+def test_a_prompt_without_ids_among_others_is_never_reused(tmp_path):
     rows = [line(1, -1, 0, 32, [1, 2]), without_ids(2, -1, 1, 40), line(3, -1, 2, 32, [1, 2])]
     found = bailian.read(write(tmp_path / "m.jsonl", rows))
     assert found.block_offsets.tolist() == [0, 2, 4, 6]
