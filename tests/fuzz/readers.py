@@ -248,6 +248,8 @@ def import_files_of(rng: random.Random, folder: Path) -> tuple[str, list[Path]]:
         path = folder / name
         if path.suffix == ".json" and rng.random() < 0.8:
             made = mutate.json_of(mutate.several(mutate.tree_of, json.loads(data), rng))
+        elif kind == "lmcache-l2":
+            made = mutate.several(mutate.bytes_of, data, rng)
         else:
             delimiter = {"warp": "\t", "sai3": "\t", "fio-log": ",", "lmcache-bench": ","}.get(
                 kind, " "
