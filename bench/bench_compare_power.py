@@ -24,7 +24,7 @@ from pathlib import Path
 DEVICE_BYTES = 1200 << 20
 GROUPS = Path("/sys/fs/cgroup/blkio")
 LOAD = (
-    "--preset lmcache-disk --users 3 --duration 4s --model tiny-1b --seed 7 --set tiers.gpu.capacity=32MiB"
+    "--preset lmcache-disk --users 3 --duration 16s --model tiny-1b --seed 7 --set tiers.gpu.capacity=32MiB"
     " --set tiers.cpu.capacity=48MiB --set tiers.nvme.capacity=300MiB --set workload.think_time=1s"
 )
 

@@ -41,7 +41,7 @@ else
     step fio "3. The same I/O as fio jobs; fio is not installed, so that they are not run (apt-get install fio)" \
         "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme --mode replay --mode stat -o "$DEMO/fio"
 fi
-grep -E '^[a-z]+\.fio: (matches|expected)' "$DEMO/fio.txt" | head -3 | show
+grep -E '^[a-z.]+\.fio[,:].*(matches|predicted) ' "$DEMO/fio.txt" | head -3 | show
 
 # shellcheck disable=SC2086 - an empty name is none
 step report "4. A page of it all" \

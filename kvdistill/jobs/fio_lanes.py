@@ -29,9 +29,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from kvdistill.formats.fio_iolog import PlacedOperations
 from kvdistill.jobs.fio_sections import FioOptions
 from kvtrace.core import pl
-from kvtrace.core.units import NS_PER_S
+from kvtrace.core.units import NS_PER_S, NS_PER_US
 
 MAX_LANES = 128
 """Maximum number of lanes: each is a process of fio."""
@@ -89,17 +90,40 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
 
     Null if no request has several stages, so that no I/O waits for another.
     """
-    rows = (
-        pl.scan_parquet(ios)
-        .filter(pl.col("io_bytes") > 0)
-        .select(
-            "ts_ns",
-            "request_id",
-            "stage",
-            "io_bytes",
-            parts=-(-pl.col("io_bytes") // max_io_bytes),
-            is_chain=(pl.col("request_id") >= 0) & (pl.col("stage") >= 0),
-        )
+    return _plan(name, pl.scan_parquet(ios).filter(pl.col("io_bytes") > 0), max_io_bytes)
+
+
+def plan_sampled_lanes(
+    name: str, operations: PlacedOperations, stage_ops: int, max_io_bytes: int
+) -> LanePlan | None:
+    """Return the lanes of sampled operations, which belong to no requests of the source.
+
+    The operations of one instant become a request, whose stages have `stage_ops` operations each.
+
+    Null if no instant has several stages, so that no I/O waits for another.
+    """
+    instant = np.unique(operations["us"], return_inverse=True)[1]
+    first_of_instant = np.searchsorted(instant, instant)
+    rows = pl.LazyFrame(
+        {
+            "ts_ns": operations["us"] * NS_PER_US,
+            "request_id": instant,
+            "stage": (np.arange(len(instant)) - first_of_instant) // stage_ops,
+            "io_bytes": operations["length"],
+        }
+    )
+    return _plan(name, rows, max_io_bytes)
+
+
+def _plan(name: str, operations: pl.LazyFrame, max_io_bytes: int) -> LanePlan | None:
+    """Return the lanes of `operations`: ts_ns, request_id, stage and io_bytes, ordered by time."""
+    rows = operations.select(
+        "ts_ns",
+        "request_id",
+        "stage",
+        "io_bytes",
+        parts=-(-pl.col("io_bytes") // max_io_bytes),
+        is_chain=(pl.col("request_id") >= 0) & (pl.col("stage") >= 0),
     )
     stages = (
         rows.filter("is_chain")
@@ -126,7 +150,7 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
     if not len(requests) or requests["stages"].max() == 1:
         return None
     numbers, waiting, count = _assign_lanes(requests)
-    operations = (
+    assigned = (
         rows.select("request_id", "is_chain", "io_bytes", "parts")
         .with_columns(
             lane=pl.when("is_chain")
@@ -140,7 +164,7 @@ def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
     widths = dict(
         requests.with_columns(lane=numbers).group_by("lane").agg(pl.col("width").max()).iter_rows()
     )
-    return _build_plan(name, operations, widths, count, waiting, max_io_bytes)
+    return _build_plan(name, assigned, widths, count, waiting, max_io_bytes)
 
 
 def _assign_lanes(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:

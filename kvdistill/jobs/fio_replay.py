@@ -434,7 +434,7 @@ def log_job(
     start_note = f"{start_note}, to read the logs and fill buffers: fio includes them in mean rates"
     reads = f"{counted(log.read_ios, 'read')} of {counted(log.read_bytes, 'byte')}"
     writes = f"{counted(log.write_ios, 'write')} of {counted(log.write_bytes, 'byte')}"
-    descriptions = [f"{reads} and {writes} in the log", _order_text(log)]
+    descriptions = [f"{reads} and {writes} in the log", _order_text(log, mode)]
     if any(log.issue_us):
         base, per_mib = log.issue_us
         per_mib_text = f" and {per_mib:.0f} µs a MiB" if per_mib else ""
@@ -501,7 +501,7 @@ def _log_sections(log: LogSummary) -> list[FioSection]:
     ]
 
 
-def _order_text(log: LogSummary) -> str:
+def _order_text(log: LogSummary, mode: FioMode) -> str:
     """Return a description of the order in which I/Os wait for each other."""
     if log.lanes:
         chains = [lane for lane in log.lanes if lane.is_chain]
@@ -509,8 +509,9 @@ def _order_text(log: LogSummary) -> str:
         width = (
             f"{widths[0]} to {widths[-1]} I/Os" if len(widths) > 1 else counted(widths[0], "I/O")
         )
+        chain = "requests" if mode is FioMode.REPLAY else "bursts"
         text = (
-            f"requests are distributed over {counted(len(chains), 'lane')} of {width} in flight, the"
+            f"{chain} are distributed over {counted(len(chains), 'lane')} of {width} in flight, the"
             " size of their stages; a lane continues when a stage has completed"
         )
         if len(chains) < len(log.lanes):

@@ -99,14 +99,17 @@ def direct_requests(
     """Extract the profile of the direct I/O in `blocks`, or return the reason of a failure.
 
     All other requests are removed from the file: jobs use direct I/O only, and the rest is fio's
-    start, its program and the job file. The kernel flags direct requests as sync (S), read-ahead as
-    A, metadata as M. Process ids are removed, because all of fio's processes count.
+    start, its program and the job file. The kernel flags read-ahead as A and metadata as M. Direct
+    writes are flagged as sync (S), buffered ones are not. Direct reads are S only if their program
+    waits in the system call: those of libaio and io_uring have no flag. Process ids are removed,
+    because all of fio's processes count.
     """
     table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
-    is_direct = pc.and_(
-        pc.match_substring(flags, "S"), pc.invert(pc.match_substring_regex(flags, "[AM]"))
-    )
+    is_read = pc.starts_with(flags, "R")
+    is_sync = pc.match_substring(flags, "S")
+    is_cached_or_metadata = pc.match_substring_regex(flags, "[AM]")
+    is_direct = pc.and_(pc.or_(is_read, is_sync), pc.invert(is_cached_or_metadata))
     with tables.create(blocks, BLOCKS, meta) as out:
         direct = table.filter(is_direct).cast(arrow_schema(BLOCKS))
         pid = direct.schema.field("pid")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from kvdistill.jobs.fio_lanes import LanePlan, plan_lanes
+from kvdistill.jobs.fio_lanes import LanePlan, plan_lanes, plan_sampled_lanes
 from kvdistill.jobs.fio_replay import (
     IoSource,
     LogSummary,
@@ -33,7 +33,7 @@ from kvdistill.jobs.job import (
     stat_space_bytes,
     whole_mib,
 )
-from kvdistill.profile.profile import Profile
+from kvdistill.profile.profile import IoStream, Profile
 from kvdistill.profile.sources import Distilled
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import write_text
@@ -96,17 +96,21 @@ def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> M
     profile = distilled.profile
     ios: IoSource
     lanes = None
+    has_lanes = options.jobs is None and options.log_version is None
     if mode is FioMode.REPLAY:
         if distilled.ios is None:
             raise ValueError("distilled(=figures alone) must hold operations to be replayed.")
         span_bytes = profile.placed.span_bytes
         ios = partial(split_ios, distilled.ios, options.io_bytes)
-        if options.jobs is None and options.log_version is None:
+        if has_lanes:
             lanes = plan_lanes(mode, distilled.ios, options.io_bytes)
     else:
         runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
         sampled, span_bytes = sample_operations(profile, runtime_ns, options.seed)
         ios = partial(split, sampled, options.io_bytes)
+        stage_ops = mean_stage_ops(profile.streams)
+        if has_lanes and stage_ops is not None:
+            lanes = plan_sampled_lanes(mode, sampled, stage_ops, options.io_bytes)
     log = plan_iologs(mode, ios, options, lanes)
     return ModeJob(
         mode,
@@ -125,6 +129,23 @@ def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> M
         ios,
         lanes,
     )
+
+
+def mean_stage_ops(streams: Sequence[IoStream]) -> int | None:
+    """Return the mean operations that wait together for the stage before them.
+
+    Null if the stages of a request never wait for each other. Only streams whose stages do count.
+    """
+    widths = [
+        (stream.loop.burst_depth, stream.ops)
+        for stream in streams
+        if stream.loop.burst_depth is not None
+        and stream.loop.burst_depth < (stream.loop.burst_ops or 0)
+    ]
+    total_ops = sum(ops for _width, ops in widths)
+    if not total_ops:
+        return None
+    return max(1, round(sum(width * ops for width, ops in widths) / total_ops))
 
 
 def make_prefill(profile: Profile, jobs: Iterable[ModeJob], options: JobOptions) -> FioJob:

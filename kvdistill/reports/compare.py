@@ -520,7 +520,10 @@ def _largest_compatible(similar: Sequence[ComparedLine], side: int) -> str:
 
 
 def _judged_lines(lines: Sequence[ComparedLine], side: int) -> list[ComparedLine]:
-    """Return the lines of the verdict: the drive's tail latency by direction, and bandwidth."""
+    """Return the lines of the verdict: the drive's tail latency by direction, and bandwidth.
+
+    In a closed loop also the duration of the whole run, which varies least from trial to trial.
+    """
     comparable = [line for line in lines if line.sides[side].ratio.value is not None]
     drive, judged = drive_of(lines), []
     for op in ("read", "write", ""):
@@ -540,39 +543,43 @@ def _judged_lines(lines: Sequence[ComparedLine], side: int) -> list[ComparedLine
         # An open loop has the bandwidth of its trace, on any drive that is fast enough.
         return judged
     tiers = {line.tier for line in judged} or {drive}
-    return judged + [
+    bandwidths = [
         line for line in comparable if line.name == "bandwidth_bytes_per_s" and line.tier in tiers
     ]
+    # A run that a time limit ends has the same duration on any drive.
+    is_same_load = all(
+        line.sides[side].ratio.value == 1 for line in lines if line.name == "operations"
+    )
+    if is_memory(drive) or not bandwidths or not is_same_load:
+        return judged + bandwidths
+    return judged + bandwidths + [line for line in comparable if line.name == _DURATION]
+
+
+_DURATION = "wall_ns"
+"""Duration of the whole run: in a closed loop, the time that a drive needs for the load."""
 
 
 def clauses(lines: Sequence[ComparedLine], a: str, b: str, side: int) -> list[str]:
-    """Return clauses such as `b reads 18 % faster at p99 [12, 23] than a`, and of bandwidths.
+    """Return clauses such as `b reads 18 % faster at p99 [12, 23] than a`, the largest first.
 
-    Latencies are one clause, bandwidths another; that with the largest difference comes first.
+    Latencies are one clause, bandwidths another, and the duration of the run a third.
     """
     by_size = sorted(lines, key=lambda line: _difference(line, side), reverse=True)
-    changes = [
-        (line, _change_text(line, line.sides[side].ratio.value), _interval_text(line, side))
-        for line in by_size
-    ]
-    times = [
-        f"{line.op + 's' if line.op else 'brings first tokens'} {change} at {_percentile(line)}{interval}"
-        for line, change, interval in changes
-        if _is_time(line)
-    ]
-    rates = [
-        f"{line.op} bandwidth {change}{interval}"
-        for line, change, interval in changes
-        if not _is_time(line)
-    ]
-    time_clause = [f"{' and '.join(times)}"] if times else []
-    rate_clause = [f"a {' and '.join(rates)}"] if rates else []
-    if rates and times and not _is_time(by_size[0]):
-        return [f"{b} has {rate_clause[0]} than {a}", f"it {time_clause[0]}"]
-    if rates and times:
-        return [f"{b} {time_clause[0]} than {a}", f"its {' and '.join(rates)}"]
-    return [f"{b} {text} than {a}" for text in time_clause] + [
-        f"{b} has {text} than {a}" for text in rate_clause
+    phrases: dict[str, list[str]] = {}
+    for line in by_size:
+        change = _change_text(line, line.sides[side].ratio.value)
+        interval = _interval_text(line, side)
+        if line.name == _DURATION:
+            phrases.setdefault("takes", []).append(f"{change}{interval}")
+        elif _is_time(line):
+            verb = f"{line.op}s" if line.op else "brings first tokens"
+            text = f"{verb} {change} at {_percentile(line)}{interval}"
+            phrases.setdefault("", []).append(text)
+        else:
+            phrases.setdefault("has a", []).append(f"{line.op} bandwidth {change}{interval}")
+    texts = [f"{verb} {' and '.join(parts)}".strip() for verb, parts in phrases.items()]
+    return [
+        f"{b} {text} than {a}" if index == 0 else f"it {text}" for index, text in enumerate(texts)
     ]
 
 
@@ -584,10 +591,9 @@ def _difference(line: ComparedLine, side: int) -> float:
 
 def _change_text(line: ComparedLine, ratio_: float | None) -> str:
     """Return the deviation of a ratio from 1 in percent, with faster, slower, lower or higher."""
-    value, words = (
-        1.0 if ratio_ is None else ratio_,
-        ("faster", "slower") if _is_time(line) else ("lower", "higher"),
-    )
+    value, words = 1.0 if ratio_ is None else ratio_, ("lower", "higher")
+    if _is_time(line):
+        words = ("shorter", "longer") if line.name == _DURATION else ("faster", "slower")
     share = abs(value - 1)
     is_near_end = 0 < share < 0.005 or 0.995 < share < 1  # noqa: PLR2004 - would round to 0 or 100 %
     return f"{percent(share) if is_near_end else f'{share * 100:.0f} %'} {words[value >= 1]}"
@@ -604,7 +610,11 @@ def _interval_text(line: ComparedLine, side: int) -> str:
 
 def _range_text(line: ComparedLine, side: int) -> str:
     low, high = _shown_ends(line.sides[side].ratio)
-    label = f"{line.op or 'first token'} {_percentile(line) if _is_time(line) else 'bandwidth'}"
+    if line.name == _DURATION:
+        label = "duration"
+    else:
+        figure = _percentile(line) if _is_time(line) else "bandwidth"
+        label = f"{line.op or 'first token'} {figure}"
     return f"{label} ({_TOO_WIDE if low is None else f'{_change_text(line, low)} to {_change_text(line, high)}'})"
 
 

@@ -754,6 +754,16 @@ def _rate(
         reached_bytes_per_s=per_second(nbytes or None, span_ns),
         reached_operations_per_s=per_second(operations, span_ns),
         end_late_ns=(late_ns or 0) if recorder.is_open_loop else None,
+        measured_over_predicted=next(
+            (
+                rate.measured_over_predicted
+                for verdict in verdicts
+                if verdict is not None
+                for rate in verdict.tiers
+                if rate.tier == tier
+            ),
+            None,
+        ),
     )
 
 

@@ -181,6 +181,9 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
         asked_operations_per_s=offered,
         reached_operations_per_s=reached,
         end_late_ns=late,
+        measured_over_predicted=(
+            tier.measured_over_predicted if isinstance(tier, SimulatedTier) else None
+        ),
     )
 
 
@@ -439,9 +442,14 @@ def limiting(cause: LimitCause, storage: str) -> tuple[str, str]:
 
 
 def reached_of(rate: TierRate) -> str:
-    """Format the rate that a tier reached."""
+    """Format the rate that a tier reached; that of a drive file is a range of predictions."""
     if rate.reached_bytes_per_s is not None:
-        return format_rate(rate.reached_bytes_per_s)
+        if rate.measured_over_predicted is None:
+            return format_rate(rate.reached_bytes_per_s)
+        low, high = (
+            format_rate(rate.reached_bytes_per_s * ratio) for ratio in rate.measured_over_predicted
+        )
+        return f"{low} to {high} (by the error of 90 % of its drive file's held-out cells)"
     return (
         "-"
         if rate.reached_operations_per_s is None

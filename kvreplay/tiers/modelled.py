@@ -12,6 +12,7 @@ of each I/O is sampled from that distribution by the run's seed (`native/threads
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Self
@@ -61,14 +62,20 @@ class SimulatedTier(Tier):
     is_simulated = True
 
     def __init__(
-        self, name: str, service: Service | None = None, drive: DriveModel | None = None
+        self,
+        name: str,
+        service: Service | None = None,
+        drive: DriveModel | None = None,
+        measured_over_predicted: tuple[float, float] | None = None,
     ) -> None:
         """Simulate the tier `name`.
 
         Without `service` its operations take no time (`null`). With `drive`, each I/O takes the
-        time of the drive model instead.
+        time of the drive model instead, whose error is `measured_over_predicted` (see
+        `bandwidth_range`).
         """
         self.name, self.service, self._drive = name, service, drive
+        self.measured_over_predicted = measured_over_predicted
         self.alignment = 1 if drive is None else ALIGNMENT
         self.target = "null" if service is None else "sim"
         self.has_times = service is not None
@@ -364,11 +371,23 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, option: str
     ]
     latency_ns = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
-    return SimulatedTier(name, _service(rates, int(latency_ns), source), DriveModel(drive.cells))
+    service = _service(rates, int(latency_ns), source)
+    return SimulatedTier(
+        name, service, DriveModel(drive.cells), measured_over_predicted=bandwidth_range(drive.cells)
+    )
 
 
-def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
-    """Fit all measured `cells` but every third, and return the prediction errors for those.
+@dataclass(frozen=True, slots=True)
+class _HeldOutRatios:
+    """Predicted over measured figures of the cells that were held out of a fit."""
+
+    bandwidth: list[float]
+    p99: list[float]
+    """Of reads and of writes; a cell with too few operations has none."""
+
+
+def _held_out_ratios(cells: Sequence[DriveCell]) -> _HeldOutRatios | None:
+    """Fit all measured `cells` but every third, and predict those.
 
     None if there are too few cells for a fit.
 
@@ -388,21 +407,43 @@ def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
     fitted = [cell for cell in measured if cell not in out]
     if not out or not all(any(getattr(cell, op) for cell in fitted) for op in _OPS):
         return None
-    model, rates, tails = DriveModel(fitted), [], []
+    model, ratios = DriveModel(fitted), _HeldOutRatios([], [])
     for cell in out:
         rate, p99_ns = model.at(cell.io_bytes, cell.depth, cell.read_share)
-        rates.append(abs(rate / (cell.bytes_per_s or 1) - 1))
+        ratios.bandwidth.append(rate / (cell.bytes_per_s or 1))
         for op, predicted in p99_ns.items():
             times = getattr(cell, op)
             if times is not None and times.p99_ns:
-                tails.append(abs(predicted / times.p99_ns - 1))
+                ratios.p99.append(predicted / times.p99_ns)
+    return ratios
+
+
+def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
+    """Return the prediction errors for held-out cells; None if there are too few for a fit."""
+    ratios = _held_out_ratios(cells)
+    if ratios is None:
+        return None
+    rates, tails = ([abs(ratio - 1) for ratio in side] for side in (ratios.bandwidth, ratios.p99))
     return DriveError(
-        cells=len(out),
+        cells=len(rates),
         bandwidth_median=median(rates),
         bandwidth_greatest=max(rates),
         p99_median=median(tails) if tails else None,
         p99_greatest=max(tails, default=None),
     )
+
+
+def bandwidth_range(cells: Sequence[DriveCell]) -> tuple[float, float] | None:
+    """Return measured over predicted bandwidth: the range that holds 90 % of held-out cells.
+
+    A prediction times these two figures is the range to expect. None if there are too few cells
+    for a fit.
+    """
+    ratios = _held_out_ratios(cells)
+    if ratios is None:
+        return None
+    low, high = np.quantile(1 / np.array(ratios.bandwidth), (0.05, 0.95))
+    return float(low), float(high)
 
 
 def _mean(logs: np.ndarray) -> float:

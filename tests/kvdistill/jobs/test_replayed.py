@@ -69,6 +69,15 @@ def at_device(folder, name, rows, **how):
     return found
 
 
+def test_direct_reads_need_no_sync_flag(tmp_path):
+    """Direct reads of libaio and io_uring are plain R; their writes are WS."""
+    rows = [(0.0, "R", 0, MIB), (1.0, "RS", MIB, MIB), (2.0, "WS", 0, MIB)]
+    others = [(3.0, "RA", 0, 4096), (4.0, "RM", 0, 4096), (5.0, "W", 0, 4096)]
+    profile = at_device(tmp_path, "flags", [*rows, *others]).profile
+    assert (profile.read.ops, profile.write.ops) == (2, 1)
+    assert (profile.read.io_bytes, profile.write.io_bytes) == (2 * MIB, MIB)
+
+
 def checked(folder, part, reference):
     """Return the check of an exact replay of `part` beside `reference`, what is asked, and fio's
     log, which is that.

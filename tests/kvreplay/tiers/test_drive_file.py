@@ -10,9 +10,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import pytest
-from conftest import run_cli, trace_meta, write_trace
+from conftest import Row, run_cli, trace_meta, write_trace
 from drive_files import DEPTHS, SHARES, SIZES, cell, drive_of, usual_ns, write_drive
 from rings import drive, engine_of, rows_of
 from whole import read_table
@@ -24,6 +25,7 @@ from kvreplay.tiers.modelled import (
     DriveModel,
     Service,
     SimulatedTier,
+    bandwidth_range,
     held_out,
     simulated,
 )
@@ -336,3 +338,29 @@ def test_a_replay_on_a_drive_file_ends_in_virtual_time(tmp_path: Path) -> None:
         "kvreplay", "run", trace, "--tier", "gpu=sim:no.json", "-o", tmp_path / "none", check=False
     )
     assert "no.json:" in missing.stderr
+
+
+def test_a_prediction_is_a_range_of_held_out_cells(tmp_path: Path) -> None:
+    """One cell of three is twice as fast as its neighbours say: the range reaches beyond 1."""
+    even = bandwidth_range(CELLS)
+    assert even is not None
+    assert 0.9 < even[0] <= even[1] < 1.1
+    uneven = [
+        msgspec.structs.replace(c, bytes_per_s=2 * c.bytes_per_s) if i % 3 == 0 else c
+        for i, c in enumerate(CELLS)
+    ]
+    low, high = bandwidth_range(uneven) or (0.0, 0.0)
+    assert low < 1.1
+    assert high > 1.5
+
+    drive_path = tmp_path / "drive.json"
+    write_json(drive_path, drive_of(uneven))
+    rows: list[Row] = [
+        (i, ("write", "read")[i % 2], 2, "load", i // 2, 0, 1 << 20, i, 0, 0) for i in range(200)
+    ]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    run_cli("kvreplay", "run", trace, "--tier", f"nvme=sim:{drive_path}", "-o", tmp_path / "run")
+    judgement = json.loads((tmp_path / "run/run.json").read_text())["summary"]["judgement"]
+    (rate,) = judgement["tiers"]
+    assert rate["measured_over_predicted"] == pytest.approx([low, high])
+    assert f"{rate['reached_bytes_per_s'] * high / 1e9:.2f} GB/s" in judgement["sentence"]
