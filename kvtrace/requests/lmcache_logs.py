@@ -119,7 +119,7 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
     """
     paths = reading.files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
-    gathered, units_per_block = reading.Gathered(), block_tokens * per_token
+    gathered = reading.Gathered(has_contents=True)
     for lines in (reading.JsonLines(file_path, _Chat) for file_path in paths):
         for number, line in lines:
             units, answer = encode(line.input), encode(line.output)
@@ -130,7 +130,7 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
                 line.timestamp * NS_PER_US,
                 inputs,
                 outputs,
-                reading.full_blocks(units, units_per_block),
+                reading.full_blocks(units, block_tokens, per_token),
                 line.session_id,
             )
     notes = [

@@ -575,10 +575,14 @@ def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
     return [f"fields of the file that are not used: {', '.join(unused)}"] if unused else []
 
 
-def full_blocks(tokens: Sequence[T], block_tokens: int) -> Iterator[Sequence[T]]:
-    """Yield the full blocks of a prompt's tokens; the tokens name a block."""
-    last = len(tokens) - block_tokens
-    return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
+def full_blocks(units: Sequence[T], block_tokens: int, per_token: int = 1) -> Iterator[Sequence[T]]:
+    """Yield the full blocks of a prompt; what is in a block names it.
+
+    A token takes `per_token` units, and the last one perhaps fewer.
+    """
+    step = block_tokens * per_token
+    end = -(-len(units) // per_token) // block_tokens * step
+    return (units[start : start + step] for start in range(0, end, step))
 
 
 def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
@@ -668,11 +672,15 @@ class Gathered:
     Blocks are named by hashes of any length, bytes or text. Times are of a wall clock.
     """
 
-    def __init__(self, *, has_numbers: bool = False) -> None:
-        """Start empty; with `has_numbers`, blocks are named by numbers, which are kept."""
+    def __init__(self, *, has_numbers: bool = False, has_contents: bool = False) -> None:
+        """Start empty.
+
+        With `has_numbers`, blocks are named by numbers, which are kept. With `has_contents` they
+        are named by the tokens in them, which may well follow unequal prefixes: no note says so.
+        """
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
         self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
-        self._rows = array("q")
+        self._rows, self._has_contents = array("q"), has_contents
         self._chains: list[array[int]] = []
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
@@ -746,10 +754,10 @@ class Gathered:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {
                 "block_references": len(ids),
-                "rechained_ids": chains.renamed,
+                "rechained_ids": 0 if self._has_contents else chains.renamed,
                 "unnamed_tokens": unnamed,
             }
-            if chains.renamed:
+            if chains.renamed and not self._has_contents:
                 all_notes += chains.notes(int(column(self._rows)[order][chains.first_request]))
             all_notes += counted(
                 (

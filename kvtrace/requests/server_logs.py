@@ -360,7 +360,7 @@ class _Log(reading.JsonLines[Any]):
         """Return the requests `logged`, with blocks of prompt tokens if the log has any."""
         block_size, gathered = (
             block_tokens if any(request.units is not None for request in logged) else 0,
-            reading.Gathered(),
+            reading.Gathered(has_contents=True),
         )
         for request in logged:
             chain = reading.full_blocks(request.units or (), block_tokens)

@@ -528,7 +528,7 @@ def read_lct(path: Path) -> list[Call]:
 
 
 def words(rng: Random) -> str:
-    return "".join(rng.choice("ab") * 16 for _ in range(rng.randrange(8))) + "x" * rng.randrange(9)
+    return "".join(rng.choice("ab") * 16 for _ in range(rng.randrange(8))) + "x" * rng.randrange(16)
 
 
 def make_chats(path: Path, rng: Random) -> Path:
@@ -543,8 +543,9 @@ def make_chats(path: Path, rng: Random) -> Path:
 
 
 def text_blocks(text: str, tokens: int) -> list[str]:
-    size = 4 * tokens
-    return [text[n : n + size] for n in range(0, len(text) - size + 1, size)]
+    """Blocks of so many tokens of 4 characters, the last token perhaps shorter."""
+    size, blocks = 4 * tokens, (len(text) + 3) // 4 // tokens
+    return [text[n * size : n * size + size] for n in range(blocks)]
 
 
 def read_chats(path: Path) -> list[Call]:
