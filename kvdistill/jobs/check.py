@@ -393,9 +393,22 @@ def replayed_requests(
     )
     if replayed.blocks is None or storage.disk is None:
         return None, replayed.message
-    disk_name = storage.disk.name
-    requests, reason = direct_requests(replayed.blocks, disk_name, place / "replayed.scratch")
+    requests, reason = direct_requests(
+        replayed.blocks,
+        storage.disk.name,
+        place / "replayed.scratch",
+        largest_io_bytes=_largest_issued_bytes(checked, io_bytes),
+    )
     return requests, reason or replayed.message
+
+
+def _largest_issued_bytes(checked: Distilled, io_bytes: int) -> int | None:
+    """Return the longest I/O that a replay of a trace issues; null for other sources.
+
+    Other sources hold device requests, which are compared as they are.
+    """
+    profile = checked.profile
+    return min(profile.longest_bytes, io_bytes) if profile.origin.kind is SourceKind.TRACE else None
 
 
 def _run_observed(
@@ -406,7 +419,13 @@ def _run_observed(
         return closeness.ObservedRun(
             run_fio(unseen, timeout_s, environment=environment()), None, None
         )
-    observed = run_observed(job, timeout_s, disk=run.disk, unseen=unseen)
+    observed = run_observed(
+        job,
+        timeout_s,
+        disk=run.disk,
+        unseen=unseen,
+        largest_io_bytes=_largest_issued_bytes(run.distilled, run.options.io_bytes),
+    )
     if observed.reason is not None:
         notes.append(f"only fio's logs were compared, not device requests: {observed.reason}")
     return observed

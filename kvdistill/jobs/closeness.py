@@ -364,8 +364,9 @@ def verdicts(
     if figures.hot10_share is not None and source.hot10_share is not None:
         hot_difference = figures.hot10_share - source.hot10_share
     gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
-    # A replay may be off by one gap; a sample by the 5 % quantile of the Kolmogorov-Smirnov test.
-    gap_chance = (1 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
+    # A replay may be late at one arrival, which changes the gaps on both sides of it; a sample may
+    # be off by the 5 % quantile of the Kolmogorov-Smirnov test.
+    gap_chance = (2 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
     gap = REPLAY_GAP_KS_TARGET if is_replay else DRAWN_GAP_KS_TARGET
     too_few = (
         f"{source.arrivals:,} arrivals are too few"
@@ -390,7 +391,7 @@ def verdicts(
         if value is None or abs(value) <= bound:
             return Verdict(name, target, value, None if value is None else True)
         reason = late_reason or (too_few if abs(value) <= by_chance else None)
-        # Sampling error falls with the square root of the sample; one gap falls in proportion.
+        # Sampling error falls with the square root of the sample; one arrival falls in proportion.
         repetitions = (
             (by_chance / bound) ** (1 if is_replay else 2) if reason and not late_reason else None
         )

@@ -10,6 +10,8 @@ import shutil
 import stat
 from pathlib import Path
 
+import numpy as np
+
 from kvdistill.jobs.closeness import ObservedRun
 from kvdistill.jobs.job import TUNABLE, fio_program, run_fio
 from kvdistill.jobs.reference import probed_program
@@ -20,6 +22,9 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 
+_SECTOR_BYTES = 512
+"""The unit of sectors in block events."""
+
 
 def run_observed(
     job: Path,
@@ -28,10 +33,12 @@ def run_observed(
     disk: Path | None,
     unseen: Path | None = None,
     keep: Path | None = None,
+    largest_io_bytes: int | None = None,
 ) -> ObservedRun:
     """Run fio on `job` in its folder, with the probes attached to `disk` if possible.
 
-    `disk` is the disk beneath the job's target; null if there is none.
+    `disk` is the disk beneath the job's target; null if there is none. `largest_io_bytes` is as in
+    `direct_requests`.
 
     Otherwise `unseen` is run instead: a job that logs its own I/O. The files of the probes stay in
     the folder `keep`, if given.
@@ -57,7 +64,10 @@ def run_observed(
             result = run_fio(unseen or job, timeout_s, program=str(link), environment=environment())
             return ObservedRun(result, None, str(refused))
         device, reason = direct_requests(
-            output / BLOCKS_FILE, None, job.parent / f"{job.stem}.scratch"
+            output / BLOCKS_FILE,
+            None,
+            job.parent / f"{job.stem}.scratch",
+            largest_io_bytes=largest_io_bytes,
         )
         if device is None and unseen is not None:
             result = run_fio(unseen, timeout_s, environment=environment())
@@ -94,7 +104,7 @@ def disk_of(place: Path) -> Path | None:
 
 
 def direct_requests(
-    blocks: Path, device: str | None, scratch: Path
+    blocks: Path, device: str | None, scratch: Path, *, largest_io_bytes: int | None = None
 ) -> tuple[Distilled | None, str | None]:
     """Extract the profile of the direct I/O in `blocks`, or return the reason of a failure.
 
@@ -103,6 +113,10 @@ def direct_requests(
     writes are flagged as sync (S), buffered ones are not. Direct reads are S only if their program
     waits in the system call: those of libaio and io_uring have no flag. Process ids are removed,
     because all of fio's processes count.
+
+    The block layer merges adjacent I/Os that wait at the same time, which differs from run to run.
+    So a request longer than `largest_io_bytes`, the longest I/O that a program issues, counts as
+    the I/Os of that length which it consists of. Null: requests count as they are.
     """
     table, meta = pq.read_table(blocks), tables.open_table(blocks, BLOCKS).meta
     flags = table.column("rwbs").cast("string")
@@ -112,6 +126,8 @@ def direct_requests(
     is_direct = pc.and_(pc.or_(is_read, is_sync), pc.invert(is_cached_or_metadata))
     with tables.create(blocks, BLOCKS, meta) as out:
         direct = table.filter(is_direct).cast(arrow_schema(BLOCKS))
+        if largest_io_bytes is not None:
+            direct = _without_merges(direct, largest_io_bytes)
         pid = direct.schema.field("pid")
         unknown_pids = pa.nulls(len(direct), pid.type)
         for batch in direct.set_column(
@@ -123,3 +139,20 @@ def direct_requests(
         return distil_source(blocks, device, Limit(), scratch), None
     except TraceError as error:
         return None, f"no block requests were seen: {error}"
+
+
+def _without_merges(requests: pa.Table, largest_io_bytes: int) -> pa.Table:
+    """Return `requests` with those that are longer than `largest_io_bytes` as several I/Os."""
+    length = requests.column("bytes").to_numpy()
+    parts = np.maximum(1, -(-length // largest_io_bytes))
+    row = np.repeat(np.arange(len(parts)), parts)
+    offset = (np.arange(len(row)) - np.repeat(np.cumsum(parts) - parts, parts)) * largest_io_bytes
+    divided = requests.take(pa.array(row))
+    columns = {
+        "sector": divided.column("sector").to_numpy() + offset // _SECTOR_BYTES,
+        "bytes": np.minimum(length[row] - offset, largest_io_bytes),
+    }
+    for name, values in columns.items():
+        index = divided.schema.get_field_index(name)
+        divided = divided.set_column(index, divided.schema.field(name), pa.array(values))
+    return divided

@@ -165,6 +165,18 @@ def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
     )
 
 
+def _rejection(point: Point, labels: Mapping[str, str]) -> str:
+    """Return why `point`, which reaches the target, is not the answer."""
+    capacities = f"not {_name_capacities(point, labels)}"
+    if point.price is not None:
+        capacities += f", price {doc.show(point.price, doc.Unit.NUMBER)}"
+    if point.stalled_requests:
+        stalled = f"{point.stalled_requests:,} of {point.requests:,} requests would never start"
+        return f"{capacities}: {stalled}, because they load more than a tier holds at once"
+    p50 = units.format_duration(point.first_token_ns("p50_ns"))
+    return f"{capacities}: loading is slower than computing there, TTFT p50 {p50}"
+
+
 def _reached(point: Point, target: Target) -> str:
     spread = f" ± {100 * point.hit_ratio_error:.1f}" if point.sampling_rate < 1 else ""
     text = f"hit rate {100 * point.hit_ratio:.1f}{spread} %"
@@ -192,9 +204,11 @@ def _name_capacity(capacity: int | None, label: str) -> str:
 
 
 def size_document(
-    sizing: Sizing, stack: Stack, facts: JsonObject, target: Target, *, is_ordered: bool
+    sizing: Sizing, stack: Stack, facts: JsonObject, answer: str, *, is_ordered: bool
 ) -> doc.Document:
     """Return the answer as a document; `facts` holds preset, model and load.
+
+    `answer` is its first line.
 
     If `is_ordered`, compute time was not modelled by default.
     """
@@ -240,6 +254,8 @@ def size_document(
         (f"ceiling with unlimited {bounded}: hit rate {units.percent(sizing.ceiling.hit_ratio)}"),
         computing,
     ]
+    if sizing.rejected is not None:
+        notes.append(_rejection(sizing.rejected, sizing.labels))
     if sizing.chosen is not None:
         if (optimal_ratio := sizing.chosen.optimal_hit_ratio) is not None:
             notes.append(
@@ -276,7 +292,7 @@ def size_document(
             f"of {units.format_count(point.input_tokens)}",
         ),
     ]
-    return doc.Document("", first_line(sizing, target, stack), chapters, notes, highlights)
+    return doc.Document("", answer, chapters, notes, highlights)
 
 
 def _tier_tables(point: Point) -> list[doc.ReportTable]:

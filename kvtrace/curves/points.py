@@ -59,6 +59,8 @@ class Timed:
     """A result with a hit ratio and modelled TTFT, the figures of targets."""
 
     __slots__ = ()
+    requests: int
+    stalled_requests: int | None
     hit_ratio: float | None
     first_token: TimeToFirstToken | None
 

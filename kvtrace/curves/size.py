@@ -22,10 +22,12 @@ from typing import Final, ParamSpec, TypeVar
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
 from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
+from kvtrace.sim.baseline import is_slower
 from kvtrace.sim.chains import Chains
 
 P = ParamSpec("P")
@@ -72,10 +74,23 @@ class Target:
     hit_ratio: float | None = None
     first_token: tuple[str, int] | None = None
     """A quantile, as the counters name it, and the largest TTFT in ns."""
+    without_offload: TimeToFirstToken | None = None
+    """TTFT without offload, which an answer must not exceed; None if it may be slower."""
+    may_stall: bool = True
+    """Whether requests that never start are accepted."""
+
+    def asked(self) -> dict[str, object]:
+        """Return the targets that the user gave, as `--json` prints them."""
+        return {"hit_ratio": self.hit_ratio, "first_token": self.first_token}
 
     def is_met(self, figures: Timed, error: float = 0.0) -> bool:
         """Return whether `figures` reach the target, with `error` added to their hit ratio."""
         if self.hit_ratio is not None and (figures.hit_ratio or 0.0) + error < self.hit_ratio:
+            return False
+        if not self.may_stall and figures.stalled_requests:
+            return False
+        baseline = self.without_offload
+        if baseline is not None and is_slower(figures.first_token_ns, figures.requests, baseline):
             return False
         if self.first_token is None:
             return True
@@ -150,6 +165,11 @@ class Sizing:
     """The grid."""
     labels: dict[str, str]
     """Display names of the roles: DRAM, and NVMe or the name of an object store."""
+    rejected: Point | None = None
+    """The simulated point that would be preferred to `chosen`, but does not work.
+
+    It reaches the target, but requests would never start, or computing is faster.
+    """
 
 
 def _ignore_progress(_done: int, _started: int) -> None:
@@ -235,12 +255,55 @@ class _Search:
                 "no request looks up anything: no prompt fills an object, or repeats what is stored"
             )
         chosen = self._search_from_grid(points, axes)
+        if chosen is None:
+            # Every answer stalls the engine, or makes TTFT longer than computing does: the user is
+            # told so with it.
+            target = replace(self.question.target, without_offload=None, may_stall=True)
+            self.question = replace(self.question, target=target)
+            chosen = self._search_from_grid(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
             if all(point.capacities != chosen.capacities for point in points):
                 points = sorted([*points, chosen], key=lambda point: _sort_key(point.capacities))
-        return Sizing(chosen, unlimited, points, self.stack.labels)
+        return Sizing(chosen, unlimited, points, self.stack.labels, self._rejected(chosen))
+
+    def _is_met(self, point: Point, error: float = 0.0) -> bool:
+        """Return whether `point` reaches the target, with `error` added to its hit ratio."""
+        target = self.question.target
+        is_safe = target.may_stall or not self._may_stall_unseen(point)
+        return target.is_met(point, error) and is_safe
+
+    def _may_stall_unseen(self, point: Point) -> bool:
+        """Return whether requests may never start at `point`, whose samples do not count them.
+
+        None does where each tier that holds a whole load holds the largest.
+        """
+        return point.stalled_requests is None and any(
+            size is not None
+            and 0 < size < point.largest_load_bytes
+            and self.stack.preset.tiers[self.stack.roles[role]].loads_whole
+            for role, size in point.capacities.items()
+        )
+
+    def _rejected(self, chosen: Point | None) -> Point | None:
+        """Return the simulated point that would be preferred to `chosen`, but does not work.
+
+        It reaches the target, but requests would never start, or computing is faster. None if
+        there is none, or if nothing that works reaches the target.
+        """
+        target = self.question.target
+        if chosen is None or target.may_stall:
+            return None
+        asked = replace(target, without_offload=None, may_stall=True)
+        rejected = [
+            point
+            for point in self._full.values()
+            if asked.is_met(point)
+            and not self._is_met(point)
+            and _preference(point) < _preference(chosen)
+        ]
+        return min(rejected, key=_preference, default=None)
 
     def _draw_samples(self, rate: float) -> None:
         """Draw the samples, each a share `rate` of the objects, and simulate them without limit."""
@@ -266,11 +329,11 @@ class _Search:
         free = [role for role in axes if role not in self.question.axes]
         largest = points[-1].capacities | dict.fromkeys(free, self._max_bytes)
         points = [*points, *self._evaluate([largest])]
-        is_met = self.question.target.is_met
-        reaching = [point for point in sorted(points, key=_preference) if is_met(point)]
-        best = reaching[0] if free and reaching else self._choose(points)
-        if best is None or not free:
-            return best
+        if not free:
+            return self._choose(points)
+        best = self._starting_point(points, free[0]) or self._choose(points)
+        if best is None:
+            return None
         if len(free) == len(axes):
             without_tiers = self._try_no_capacity(axes)
             if without_tiers is not None:
@@ -278,11 +341,7 @@ class _Search:
         start, inner = best, free[-1]
         outer = next((role for role in axes if role != inner), None)
         if free[0] == "dram" and self.question.price is None:
-            best = start = self._minimize_outer(best, free[0])
-            if best.stalled_requests:
-                unstalled = next((point for point in reaching if not point.stalled_requests), None)
-                if unstalled is not None:
-                    best = start = self._minimize_outer(unstalled, free[0])
+            best = start = self._minimize(best, free[0], self._evaluate)
         if outer is not None and self.question.price is not None:
             listed = [size for size in axes[outer] if size is not None]
             best = self._minimize_price(best, outer, inner, listed, is_free=outer in free)
@@ -290,7 +349,25 @@ class _Search:
         last = inner if best.capacities[inner] or outer not in free else outer
         if best is start or last != inner:
             best = self._minimize(best, last, self._evaluate)
+        if last == inner and outer in free and not best.capacities[inner]:
+            # Without the inner tier, less of the outer one may do than beside it.
+            last = outer
+            best = self._minimize(best, last, self._evaluate)
         return self._confirm(best, last) or self._choose(points)
+
+    def _starting_point(self, points: Sequence[Point], outer: str) -> Point | None:
+        """Return the most preferred of `points` that reaches the target, None without one.
+
+        Where requests would never start at it, it gets as much `outer` as their loads need.
+        """
+        preferred = sorted(points, key=_preference)
+        asked = replace(self.question.target, may_stall=True)
+        reaching = [point for point in preferred if asked.is_met(point)]
+        if reaching and not self._is_met(reaching[0]):
+            sufficient_bytes = _round_bytes(self._ceiling.result().largest_load_bytes * 1.01)
+            [unstalled] = self._evaluate([reaching[0].capacities | {outer: sufficient_bytes}])
+            reaching.insert(0, unstalled)
+        return next((point for point in reaching if self._is_met(point)), None)
 
     def _minimize_price(
         self, best: Point, outer: str, inner: str, listed: Sequence[int], *, is_free: bool
@@ -320,7 +397,7 @@ class _Search:
                 for size in {best.capacities[outer], *listed}
             ]
         )
-        reaching = filter(self.question.target.is_met, without_inner)
+        reaching = filter(self._is_met, without_inner)
         best = min([best, *reaching], key=_preference)
         # The smallest outer capacity comes first: it may lower the best price, and capacities
         # that alone cost more than the best price are then not tried.
@@ -337,25 +414,9 @@ class _Search:
                 best = self._best_of(best, outer, neighbours, inner)
         return best
 
-    def _minimize_outer(self, best: Point, outer: str) -> Point:
-        """Return `best` with the least `outer` that reaches the target without stalling."""
-        can_stall = self.stack.preset.tiers[self.stack.roles[outer]].loads_whole
-        if not can_stall or not (best.stalled_requests or best.sampling_rate < 1):
-            return self._minimize(best, outer, self._evaluate)
-        # No request stalls at this capacity, and samples do not count stalls.
-        largest_bytes = self._ceiling.result().largest_load_bytes
-        [unstalled] = self._evaluate(
-            [best.capacities | {outer: _round_bytes(largest_bytes * 1.01)}]
-        )
-        if not self.question.target.is_met(unstalled):
-            return self._minimize(best, outer, self._evaluate, below=unstalled)
-        if unstalled.sampling_rate < 1:
-            return unstalled
-        return self._minimize(unstalled, outer, self._evaluate)
-
     def _try_no_capacity(self, axes: Iterable[str]) -> Point | None:
         """Return the point without DRAM and NVMe, simulated in full, if it reaches the target."""
-        nothing, is_met = Capacities(dict.fromkeys(axes, 0)), self.question.target.is_met
+        nothing, is_met = Capacities(dict.fromkeys(axes, 0)), self._is_met
         estimates = self._estimate([nothing])
         if any(not is_met(point, point.hit_ratio_error) for point in estimates):
             return None
@@ -382,7 +443,7 @@ class _Search:
             if inner_bytes is not None:
                 candidates.append(fixed | {inner: inner_bytes})
         for point in self._evaluate(candidates):
-            if self.question.target.is_met(point) and _preference(point) < _preference(best):
+            if self._is_met(point) and _preference(point) < _preference(best):
                 best = min(best, self._minimize(point, inner, self._evaluate), key=_preference)
         return best
 
@@ -451,7 +512,7 @@ class _Search:
         if estimated.sampling_rate == 1:
             return estimated
         is_met, near_ratio, far_ratio = (
-            self.question.target.is_met,
+            self._is_met,
             self._tolerance**0.48,
             _SAMPLE_ERROR,
         )
@@ -534,9 +595,7 @@ class _Search:
                 break
             points = evaluate([best.capacities | {inner: size} for size in sizes])
             for size, point in zip(sizes, points, strict=True):
-                # Without prices, a point where requests stall is not acceptable.
-                is_stalled = point.stalled_requests and self.question.price is None
-                if self.question.target.is_met(point) and not is_stalled:
+                if self._is_met(point):
                     best = point
                     break
                 low_bytes, below = size, point
@@ -623,21 +682,13 @@ class _Search:
         return rate if rate * SAMPLES < 1 else 1.0
 
     def _choose(self, points: Sequence[Point]) -> Point | None:
-        """Return the most preferred point that meets the target when simulated in full.
-
-        Without prices, a point where no request stalls goes first, if there is one.
-        """
-        first_stalled: Point | None = None
+        """Return the most preferred point that meets the target when simulated in full."""
         for point in sorted(points, key=_preference):
-            if not self.question.target.is_met(point, point.hit_ratio_error):
-                continue
-            [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
-            if not self.question.target.is_met(full):
-                continue
-            if not full.stalled_requests or self.question.price is not None:
-                return full
-            first_stalled = first_stalled or full
-        return first_stalled
+            if self._is_met(point, point.hit_ratio_error):
+                [full] = [point] if point.sampling_rate == 1 else self._simulate([point.capacities])
+                if self._is_met(full):
+                    return full
+        return None
 
     def _with_price(self, point: Point) -> Point:
         """Return `point` with its price; unchanged without prices or with unlimited capacities."""

@@ -16,6 +16,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.core.parameters import entry, named, setting
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
 from kvtrace.curves.documents import first_line, size_document
@@ -61,7 +62,7 @@ class SizeAnswer:
         """The answer in one sentence."""
         line = first_line(self.sizing, self.target, self.stack)
         slower = None if self.chosen is None else slower_note(self.chosen.first_token)
-        return f"{slower}; {line}" if slower else line
+        return f"{slower}; not recommended, but it reaches the target: {line}" if slower else line
 
     @property
     def is_reached(self) -> bool:
@@ -116,7 +117,7 @@ class SizeAnswer:
             "answer": self.answer,
             **{name: config[name] for name in names},
             "basis": basis,
-            "target": asdict(self.target),
+            "target": self.target.asked(),
             **asdict(self.sizing),
         }
 
@@ -126,7 +127,7 @@ class SizeAnswer:
             self.sizing,
             self.stack,
             self.scenario.config,
-            self.target,
+            self.answer,
             is_ordered=self.is_computing_ignored,
         )
 
@@ -327,22 +328,25 @@ def size_scenario(
     for role, sizes in (capacities or {}).items():
         axes[role] = [_checked_capacity(role, size_bytes) for size_bytes in sizes]
     tell = progress or (lambda _share: None)
+    # An answer must neither stall nor be slower than computing, unless every answer does or is.
+    baseline = None
+    if has_times(stack.preset):
+        baseline = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
+    paying_target = replace(target, without_offload=baseline, may_stall=False)
     sizing = search_capacities(
         stack,
-        Question(target, axes, known_prices, sample),
+        Question(paying_target, axes, known_prices, sample),
         lambda finished, started: tell(finished / started),
     )
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
-    if sizing.ceiling.first_token is not None:
-        sizing = _with_baseline(sizing, stack)
+    sizing = _with_baseline(sizing, baseline)
     return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
 
 
-def _with_baseline(sizing: Sizing, stack: Stack) -> Sizing:
+def _with_baseline(sizing: Sizing, baseline: TimeToFirstToken | None) -> Sizing:
     """Return `sizing` with the TTFT without offload, beside that of its answer and its ceiling."""
-    baseline = ttft_without_offload(stack.preset, stack.model, stack.load, stack.ranks)
 
     def compared(point: Point) -> Point:
         return replace(point, first_token=with_baseline(point.first_token, baseline))

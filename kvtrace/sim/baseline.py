@@ -25,6 +25,8 @@ GPU: Final = "gpu"
 """The tier that an engine has without offload."""
 WORSE: Final = 1.05
 """An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
+_COMPARED: Final = {"p50_ns": "p50", "p99_ns": "p99"}
+"""The percentiles of TTFT that are compared, with their labels."""
 SLOWER: Final = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
 OVERLOADED: Final = "GPU OVERLOADED"
@@ -139,7 +141,7 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
     if first_token.requests > (first_token.requests_without_offload or 0):
         return None
     baseline = first_token.without_offload
-    for name, label in (("p50_ns", "p50"), ("p99_ns", "p99")):
+    for name, label in _COMPARED.items():
         with_ns, without_ns = getattr(first_token.with_cache, name), getattr(baseline, name)
         if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
             return (
@@ -147,6 +149,23 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
                 f" {format_duration(without_ns)} without offload"
             )
     return None
+
+
+def is_slower(
+    time_ns: Callable[[str], float | None], requests: int | None, baseline: TimeToFirstToken
+) -> bool:
+    """Return whether an offload makes TTFT longer than the `baseline`, a simulation without it.
+
+    `time_ns` returns its TTFT at a percentile, by the percentile's name in the counters. As in
+    `slower_note`, an offload that served more requests is not slower.
+    """
+    if requests is not None and requests > baseline.requests:
+        return False
+    for name in _COMPARED:
+        with_ns, without_ns = time_ns(name), getattr(baseline.with_cache, name)
+        if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
+            return True
+    return False
 
 
 def overload_note(prefill: PrefillStats) -> str | None:

@@ -386,6 +386,16 @@ class Candidate(Timed):
         return mean([row.first_token_ns(quantile) for row in self.rows])
 
     @property
+    def stalled_requests(self) -> int:  # type: ignore[override]
+        """Return the number of requests that never start, over all seeds."""
+        return sum(row.figures.stalled_requests or 0 for row in self.rows if row.figures)
+
+    @property
+    def requests(self) -> int:  # type: ignore[override]
+        """Return the mean number of requests."""
+        return round(fmean(row.figures.requests for row in self.rows if row.figures))
+
+    @property
     def first_token_p99_ns(self) -> float | None:
         """Return the p99 of the modelled TTFT in ns."""
         return self.first_token_ns("p99_ns")
@@ -593,7 +603,7 @@ def first_line(findings: Findings) -> str:
 
 def stalls_of(candidate: Candidate) -> str:
     """Return the number of stalled requests over all seeds as text; "" for none."""
-    stalled = sum(row.figures.stalled_requests or 0 for row in candidate.rows if row.figures)
+    stalled = candidate.stalled_requests
     return f", {STALLS} in {counted(stalled, 'request')}" if stalled else ""
 
 

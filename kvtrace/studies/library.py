@@ -394,7 +394,8 @@ def _plan(
         scenario.load.requests.check_shared()
     nodes = scenario.preset.fleet.nodes
     routers = [str(router)] if router else list(ROUTERS) if nodes > 1 else ["-"]
-    request_plan = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices)
+    baseline = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
+    request_plan = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices, baseline)
     offers = request_plan.offers()
     if all(offer.store is Below.NOTHING for offer in offers):
         raise ConfigError(
@@ -411,7 +412,11 @@ def _plan(
             tell=tell,
             progress=lambda: (progress or _ignore)(min(1.0, len(results) / len(offers))),
         )
-        findings = _search_cheapest(request_plan, offers, target, simulate, results)
+        # An answer must neither stall nor be slower than computing, unless every answer does or is.
+        paying_target = replace(target, without_offload=baseline, may_stall=False)
+        findings = _search_cheapest(request_plan, offers, paying_target, simulate, results)
+        if findings.cheapest is None:
+            findings = _search_cheapest(request_plan, offers, target, simulate, results)
         incidents: dict[str, tuple[Configuration, Simulated]] = {}
         cheapest = findings.cheapest
         for event, configuration in (request_plan.losses(cheapest) if cheapest else {}).items():
@@ -421,8 +426,6 @@ def _plan(
             else:
                 incidents[event] = configuration, result
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
-    ttft = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
-    request_plan = replace(request_plan, without_offload=ttft)
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     return PlanAnswer(findings, incidents, notes, path, request_plan, folder)
 
@@ -446,7 +449,13 @@ def _search_cheapest(
             for offer in offers[start : start + WAVE]
             if offer.ownership_cost < lowest_costs.get(kind_of(offer.configuration.knobs), math.inf)
         ]
-        simulate([offer.configuration for offer in promising])
+        simulate(
+            [
+                offer.configuration
+                for offer in promising
+                if offer.configuration.number not in results
+            ]
+        )
         rows = [plan.row(offer, results[offer.configuration.number]) for offer in promising]
         findings = collect_findings(findings.study, findings.rows + rows, target)
     if not findings.candidates:
@@ -529,7 +538,7 @@ def _findings_json(findings: Findings, output: Path) -> JsonObject:
         "configurations": len(findings.study.configurations),
         "failed": len(findings.failed),
         "cost": "price" if findings.study.has_prices else "capacity_bytes",
-        "target": None if findings.target is None else asdict(findings.target),
+        "target": None if findings.target is None else findings.target.asked(),
         "best": candidate_json(findings.best),
         "cheapest": candidate_json(findings.cheapest),
         "not_exceeded": [candidate_json(candidate) for candidate in pareto],

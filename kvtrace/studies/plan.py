@@ -455,6 +455,25 @@ class Plan:
         line = f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
         return "; ".join([*self._warnings(best), line])
 
+    def _rejected(self, findings: Findings) -> Candidate | None:
+        """Return the cheapest fleet that costs less than the answer, but does not work.
+
+        It reaches the target, but requests would never start, or computing is faster.
+        """
+        best, target = findings.cheapest, findings.target
+        if best is None or best.cost is None or target is None:
+            return None
+        asked = replace(target, without_offload=None, may_stall=True)
+        rejected = [
+            candidate
+            for candidate in findings.candidates
+            if candidate.cost is not None
+            and candidate.cost < best.cost
+            and asked.is_met(candidate)
+            and not target.is_met(candidate)
+        ]
+        return min(rejected, key=lambda candidate: candidate.cost or 0.0, default=None)
+
     def _warnings(self, candidate: Candidate) -> list[str]:
         """Return what a reader must know of the time of `candidate` before its figures."""
         figures = candidate.rows[0].figures
@@ -538,6 +557,12 @@ class Plan:
             f" the highest hit rate is {100 * hit_ratio:.1f} %"
             for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
         ]  # fmt: skip
+        rejected = self._rejected(findings)
+        if rejected is not None:
+            p50 = format_duration(rejected.first_token_ns("p50_ns"))
+            slower = f", and loading is slower than computing: TTFT p50 {p50}"
+            reason = "" if stalls_of(rejected) else slower
+            lines.append(f"not {self._describe(findings, rejected)}{reason}")
         if figures is not None and figures.first_token is not None:
             line = "TTFT is modelled"
             if self.without_offload is not None:

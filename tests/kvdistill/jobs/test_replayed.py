@@ -78,6 +78,18 @@ def test_direct_reads_need_no_sync_flag(tmp_path):
     assert (profile.read.io_bytes, profile.write.io_bytes) == (2 * MIB, MIB)
 
 
+def test_merged_requests_count_as_the_ios_in_them(tmp_path):
+    """The block layer merged three reads of 1 MiB, and two writes of 1 and 0.5 MiB."""
+    rows = [(0.0, "R", 8 * MIB, 3 * MIB), (1.0, "WS", 0, 3 * MIB // 2), (2.0, "R", 0, MIB)]
+    path = write_blocks(tmp_path / "merged.parquet", rows)
+    found, _ = direct_requests(path, "vda", tmp_path / "scratch", largest_io_bytes=MIB)
+    assert (found.profile.read.ops, found.profile.write.ops) == (4, 2)
+    sizes = {size.io_bytes: size.ops for size in found.profile.write.sizes}
+    assert sizes == {MIB: 1, MIB // 2: 1}
+    sectors = pq.read_table(path).column("sector").to_pylist()
+    assert sectors == [8 * 2048, 9 * 2048, 10 * 2048, 0, 2048, 0]
+
+
 def checked(folder, part, reference):
     """Return the check of an exact replay of `part` beside `reference`, what is asked, and fio's
     log, which is that.

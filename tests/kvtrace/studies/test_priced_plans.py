@@ -447,3 +447,24 @@ def test_a_router_needs_several_nodes(requests, tmp_path):
         2,
         True,
     )
+
+
+def test_a_drive_slower_than_computing_is_not_planned(requests, tmp_path):
+    """A drive of 20 MB/s reaches the hit ratio for less than DRAM does, but nobody would wait."""
+    dram, nvme = PRICES[: PRICES.index("[file]")].split("[nvme]")
+    answers = {}
+    for rate in ("50GB", "20MB"):
+        prices = tmp_path / f"{rate}.toml"
+        slower = nvme.replace('read_bandwidth = "2GB"', f'read_bandwidth = "{rate}"')
+        little = dram.replace('"16MiB", "64MiB", "4GiB"', '"256MiB", "4GiB"')
+        prices.write_text(f"{little}[nvme]{slower}")
+        done = plan(
+            requests, tmp_path / rate, "--target-hit", "55%", "--gpu", "h100", "--json",
+            prices=prices,
+        )  # fmt: skip
+        answers[rate] = json.loads(done.stdout)["cheapest"]
+    fast, slow = answers["50GB"], answers["20MB"]
+    assert fast["knobs"]["store"] == "a drive in each node"
+    assert slow["knobs"]["store"] == "no storage"
+    assert slow["cost"] > fast["cost"]
+    assert slow["hit_ratio"] >= 0.55
