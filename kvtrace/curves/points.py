@@ -230,7 +230,7 @@ class Stack:
 
     def simulate_sample(self, capacities: Capacities, sample: Chains, share: float) -> Sampled:
         """Simulate one sample, a `share` of the objects."""
-        load = replace(self.load, chains=sample)
+        load = replace(self.load, chains=sample, sampled_share=share)
         preset = self.at(capacities, share)
         with Simulation(preset, self.model, load, ranks=self.ranks) as simulation:
             simulation.run(Meter(simulation))
@@ -301,7 +301,7 @@ class Stack:
             samples[0], hit_ratio=counters["hits"] / full.lookups, **counters
         )
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
-        bytes_per_op = sizes.chunk_bytes / sizes.parts
+        bytes_per_op = sizes.chunk_bytes / (sizes.parts * sizes.slots_per_chunk)
         amounts = [
             counters[name] / unit
             for unit in (1, bytes_per_op)

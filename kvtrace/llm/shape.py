@@ -742,6 +742,14 @@ def pieces(model: ModelShape, ranks: int = 1) -> tuple[Piece, ...]:
     return tuple(piece_list)
 
 
+def layers_by_kind(model: ModelShape) -> list[int]:
+    """Return how many layers each of the `pieces` has."""
+    growing = sum(g.layers for g in model.groups if isinstance(g, GROWING_KINDS))
+    windows = [g.layers for g in model.groups if isinstance(g, (*_SLIDING_KINDS, Chunked))]
+    states = sum(g.layers for g in model.groups if isinstance(g, Recurrent | CompressorState))
+    return [*([growing] if growing else []), *windows, *([states] if states else [])]
+
+
 def pad(size_bytes: int, page_bytes: int) -> int:
     """Return `size_bytes` rounded up to whole pages."""
     return -(-size_bytes // page_bytes) * page_bytes

@@ -33,6 +33,9 @@ static int64_t store_queue_due_ns(World *world, int64_t level) {
 static int64_t background_due_ns(World *world, int64_t level) {
     const Tier *tier = &world->tiers[level];
     int64_t due_ns = min_of(policy_expiry_ns(world, level), store_queue_due_ns(world, level));
+    if (tier->lease_ns) {
+        due_ns = min_of(due_ns, lease_due_ns(world, level));
+    }
     return tier->next_round_ns ? min_of(due_ns, tier->next_round_ns) : due_ns;
 }
 
@@ -87,8 +90,12 @@ bool store_queue_or_make_room(World *world, int64_t level, int64_t slot, int64_t
     bool has_queue = tiers_include(world->knobs.queued_tiers, level);
     int64_t tier_slot = has_queue ? slot_in_tier(world, level, slot) : NONE;
     bool is_queued = tier_slot != NONE && world->slots[tier_slot].held_by & held_by_tier(level);
-    if (world->slots[slot].size > world->tiers[level].largest_object_bytes || is_queued) {
+    const Tier *tier = &world->tiers[level];
+    if (world->slots[slot].size > tier->largest_object_bytes || is_queued) {
         return false;
+    }
+    if (tier->pins_queued && !tiers_include(world->slots[slot].live, level - 1)) {
+        return false; // It waits for room in the tier above.
     }
     if (phase != PHASE_POPULATE && !admission_admits(world, level, slot, now)) {
         return false;
@@ -138,17 +145,35 @@ static void store_queue_write_oldest(World *world, int64_t level, int64_t now) {
 // How many objects of the queue make a bucket, the oldest first; 0 if they do not fill one.
 static int64_t store_queue_bucket_objects(World *world, int64_t level) {
     const Tier *tier = &world->tiers[level];
-    int64_t size = 0;
+    int64_t size = tier->carried_bytes;
     for (int64_t n = 0; n < tier->waiting_objects; n++) {
         size += store_queue_part_bytes(world, store_queue_at(world, tier, n)->slot);
         if (size > tier->bucket_bytes) {
             return n;
         }
-        if (n + 1 == tier->bucket_objects || size == tier->bucket_bytes) {
+        int64_t objects = tier->carried_objects + n + 1;
+        if (objects == tier->bucket_objects || size == tier->bucket_bytes) {
             return n + 1;
         }
     }
     return 0;
+}
+
+// Lets go of all that is queued, which fills no bucket. It counts toward the next one, and is not
+// in it: of Mooncake's client only what the last heartbeat brought is written.
+static void store_queue_carry_over(World *world, int64_t level) {
+    Tier *tier = &world->tiers[level];
+    while (tier->waiting_objects > 0) {
+        int64_t part_bytes = store_queue_part_bytes(world, store_queue_at(world, tier, 0)->slot);
+        int64_t slot = store_queue_pop(world, level);
+        if (slot == NONE) {
+            continue;
+        }
+        tier->carried_objects++;
+        tier->carried_bytes += part_bytes;
+        tier->lost_objects++;
+        tier->lost_bytes += world->slots[slot].size;
+    }
 }
 
 // Bytes of the bucket that is stored next, with its metadata file; 0 if there is none yet.
@@ -174,14 +199,24 @@ static void store_queue_write_bucket(World *world, int64_t level, int64_t now) {
     int64_t node = world->control.node;
     if (queued == 0) {
         tier->next_heartbeat_ns = 0;
+        if (tier->pins_queued) {
+            store_queue_carry_over(world, level);
+            fleet_move_to(world, node);
+        }
         return;
     }
+    tier->carried_objects = 0;
+    tier->carried_bytes = 0;
     int64_t count = 0;
     for (; queued > 0; queued--) {
         int64_t slot = store_queue_pop(world, level);
-        if (slot != NONE) {
-            world->chain[count++] = slot_for_insert(world, level, slot);
+        if (slot == NONE) {
+            continue;
         }
+        if (tier->pins_queued) {
+            lease_grant_written(world, level - 1, slot, now);
+        }
+        world->chain[count++] = slot_for_insert(world, level, slot);
     }
     fleet_move_to(world, node);
     if (!count || bucket_write(world, level, 0, count, now)) {
@@ -260,6 +295,10 @@ static void background_do(World *world, int64_t level, int64_t due_ns) {
         tier_evict(world, level, list_of(world, level, 0)->tail, due_ns);
         return;
     }
+    if (tier->lease_ns && lease_due_ns(world, level) == due_ns) {
+        lease_store_waiting(world, due_ns);
+        return;
+    }
     if (0 < tier->next_round_ns && tier->next_round_ns == due_ns) {
         tier_evict_in_round(world, level);
         return;
@@ -274,6 +313,8 @@ static void background_do(World *world, int64_t level, int64_t due_ns) {
     }
     if (tier->waiting_objects == 0) {
         tier->next_heartbeat_ns = 0;
+        lease_end_pins(world, level, due_ns);
+        lease_store_waiting(world, due_ns);
     }
 }
 

@@ -108,6 +108,18 @@ int64_t batch_wait_steps(World *world, int64_t actor_id, int64_t steps) {
     return WAITS;
 }
 
+// How many steps the batch has done since its clock stood at `join_step`, until now.
+int64_t batch_steps_since(World *world, int64_t join_step) {
+    const Batch *batch = batch_at_hand(world);
+    int64_t steps = batch->steps - join_step;
+    if (batch->size > 0) {
+        int64_t passed_ns = world->control.now - batch->since_ns;
+        steps += passed_ns / batch->step_ns * STEP_PARTS;
+        steps += passed_ns % batch->step_ns * STEP_PARTS / batch->step_ns;
+    }
+    return steps / STEP_PARTS;
+}
+
 // Removes all requests from the batch of the node at hand, which is lost.
 void batch_clear(World *world) {
     Batch *batch = batch_at_hand(world);
@@ -131,10 +143,13 @@ void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot) {
         actor->holds = memory_grow(actor->holds, actor->holds_count + GROWTH, sizeof(GpuHold));
     }
     actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, object->generation};
+    Node *node = &world->fleet.nodes[world->control.node];
     bool is_shared = object->running_requests > 0;
     object->running_requests++;
     if (is_shared) {
-        world->fleet.nodes[world->control.node].gpu_bytes -= object->size;
+        node->gpu_bytes -= object->size;
+    } else {
+        node->held_bytes += object->size;
     }
 }
 
@@ -181,6 +196,8 @@ void gpu_release(World *world, int64_t actor_id) {
         object->running_requests--;
         if (object->running_requests > 0) {
             node->gpu_bytes += object->size;
+        } else {
+            node->held_bytes -= object->size;
         }
     }
     if (node->is_gpu_full) {

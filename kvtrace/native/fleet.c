@@ -99,12 +99,14 @@ void fleet_count_lookup(World *world, int64_t actor_id, int64_t end, int64_t loo
     const Actor *actor = &world->actors[actor_id];
     Control *control = &world->control;
     Node *node = &world->fleet.nodes[actor->node];
+    lookups /= world->knobs.chunk_objects;
     LookupOutcome outcome = {.ts_ns = control->now,
                              .lookups = lookups,
                              .computed_tokens = actor->missed_tokens,
                              .restarted = actor->restarts > 0};
-    for (int64_t i = 0; i < end; i++) {
-        int64_t level = world->hit_level[i];
+    for (int64_t i = 0; i < end; i += world->knobs.chunk_objects) {
+        bool is_of_prefix = i >= actor->retrieved_objects && world->knobs.is_prefix;
+        int64_t level = chunk_hit_level(world, i, is_of_prefix);
         if (level == NONE) {
             continue;
         }
@@ -218,7 +220,7 @@ void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
 int64_t fleet_cached_tokens(World *world, int64_t actor_id, int64_t node) {
     const Fleet *fleet = &world->fleet;
     int64_t chunk_tokens = world->knobs.chunk_tokens;
-    int64_t tokens = fleet->prefix_runs[node] * chunk_tokens;
+    int64_t tokens = fleet->prefix_runs[node] / world->knobs.chunk_objects * chunk_tokens;
     if (!chunk_tokens) {
         tokens = fleet->prefix_runs[fleet->count + node] / world->knobs.bytes_per_token;
     }
@@ -305,6 +307,7 @@ int64_t fleet_hand_over(World *world, int64_t actor_id) {
         fleet_cheapest_node(world, actor_id, fleet->entry_nodes, fleet->count, fleet_outstanding);
     prompt_unpack(world, actor_id, 0, n);
     fleet_move_to(world, receiver);
+    answer_catch_up(world);
     slot_refresh_chain(world, n);
     int64_t sent_bytes = fleet_mark_missing(world, n, actor->retrieved_objects > 0);
     gpu_release(world, actor_id);
@@ -395,6 +398,7 @@ static void fleet_restart_requests(World *world, int64_t node) {
         actor->join_step = NONE;
         actor->gpu_bytes = 0;
         actor->holds_count = 0;
+        actor->answers_count = 0;
         actor->restarts++;
         event_push(world->heap, count++, control->now, actor_id);
     }
@@ -441,6 +445,9 @@ static void fleet_lose_node(World *world, int64_t node_id, int64_t kept_tiers) {
     node->prefill_busy_until_ns = 0;
     node->first_queued = 0;
     node->gpu_bytes = 0;
+    node->held_bytes = 0;
+    node->first_decoding = 0;
+    node->last_decoding = 0;
     node->is_gpu_full = 0;
     node->link_busy_until_ns = world->control.now;
     world->control.open_nodes -= node_id < fleet->entry_nodes;

@@ -15,19 +15,33 @@ INLINE int64_t home_at(int64_t context, int64_t place) {
 
 // --- making objects
 
-// Makes an object of `size` bytes, which `home` of World.contexts names from now on.
-static void prompt_make_object(World *world, int64_t size, int64_t home) {
+// Gives the next object number to an object of `size` bytes.
+static int64_t prompt_number_object(World *world, int64_t size) {
     Control *control = &world->control;
     if (control->made == world->made_size_count) {
         schedule_ask_python(world, FLUSH, 1);
     }
-    int64_t number = control->next_object++;
     world->made_size[control->made++] = size;
+    return control->next_object++;
+}
+
+// Makes an object of `size` bytes, which `home` of World.contexts names from now on.
+static void prompt_make_object(World *world, int64_t size, int64_t home) {
+    int64_t number = prompt_number_object(world, size);
     if (world->knobs.is_packed) {
         *entry_at(world, home) = entry_pack(number << PACKED_BITS);
     } else {
         *entry_at(world, home) = slot_take(world, number, size, home, 0);
     }
+}
+
+// Makes an object of `size` bytes that no request will name. Its slot is free again once it is in
+// no tier that may evict it.
+int64_t prompt_make_unnamed(World *world, int64_t size) {
+    int64_t number = prompt_number_object(world, size);
+    int64_t slot = slot_take(world, number, size, NONE, 0);
+    world->slots[slot].held_by = 0;
+    return slot;
 }
 
 // Makes the objects of a request with CHAINS that no request has named before. The last one may be
@@ -40,8 +54,8 @@ void prompt_make_chunks(World *world, int64_t actor_id) {
         if (*entry_at(world, home) != NONE) {
             continue;
         }
-        int64_t size = knobs->chunk_bytes;
-        int64_t tokens = actor->input_tokens - i * knobs->chunk_tokens;
+        int64_t size = chunk_object_bytes(world, i);
+        int64_t tokens = actor->input_tokens - i / knobs->chunk_objects * knobs->chunk_tokens;
         if (tokens < knobs->chunk_tokens && knobs->partial_unit) {
             int64_t unit = knobs->partial_unit;
             size = round_up_div(tokens * knobs->bytes_per_token, unit) * unit;
@@ -50,26 +64,58 @@ void prompt_make_chunks(World *world, int64_t actor_id) {
     }
 }
 
+// How many objects of the actor's context exist.
+static int64_t prompt_made_objects(World *world, const Actor *actor) {
+    if (world->knobs.source == CONVERSATIONS) {
+        return world->conversations[actor->session].objects;
+    }
+    return actor->own_objects + actor->named_answers;
+}
+
+// Makes room for `objects` entries in the actor's context.
+static void prompt_reserve(World *world, const Actor *actor, int64_t objects) {
+    Context *context = &world->contexts[actor->context];
+    if (objects > context->capacity) {
+        context->capacity = max_of(objects, 2 * context->capacity);
+        context->entries = memory_grow(context->entries, context->capacity, sizeof(int64_t));
+    }
+}
+
 // Makes the new objects of the actor's request and appends them to its conversation.
 void prompt_make_objects(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
-    int64_t size = knobs->chunk_bytes;
-    if (!knobs->chunk_tokens) {
-        size = actor->new_tokens * knobs->bytes_per_token;
-    }
-    Context *context = &world->contexts[actor->context];
+    int64_t turn_bytes = actor->new_tokens * knobs->bytes_per_token;
     int64_t end = actor->own_objects + actor->new_objects;
-    if (end > context->capacity) {
-        context->capacity = max_of(end, 2 * context->capacity);
-        context->entries = memory_grow(context->entries, context->capacity, sizeof(int64_t));
-    }
+    int64_t made = prompt_made_objects(world, actor);
+    prompt_reserve(world, actor, end);
     for (; actor->own_objects < end; actor->own_objects++) {
-        prompt_make_object(world, size, home_at(actor->context, actor->own_objects));
+        if (actor->own_objects >= made) {
+            int64_t chunk_bytes = chunk_object_bytes(world, actor->own_objects);
+            prompt_make_object(world, knobs->chunk_tokens ? chunk_bytes : turn_bytes,
+                               home_at(actor->context, actor->own_objects));
+        }
     }
-    if (knobs->source == CONVERSATIONS && actor->new_objects) {
-        world->conversations[actor->session].objects = actor->own_objects;
+    if (knobs->source == CONVERSATIONS && end > made) {
+        world->conversations[actor->session].objects = end;
     }
+}
+
+// Names the object of a whole chunk that the actor's answer fills, at `place` of its context;
+// returns its slot. An earlier run of the request, or another one of its conversation, may have
+// made it.
+int64_t prompt_name_answer(World *world, int64_t actor_id, int64_t place) {
+    Actor *actor = &world->actors[actor_id];
+    int64_t home = home_at(actor->context, place);
+    if (place >= prompt_made_objects(world, actor)) {
+        prompt_reserve(world, actor, place + 1);
+        prompt_make_object(world, chunk_object_bytes(world, place), home);
+        if (world->knobs.source == CONVERSATIONS) {
+            world->conversations[actor->session].objects = place + 1;
+        }
+    }
+    actor->named_answers = max_of(actor->named_answers, place + 1 - actor->own_objects);
+    return slot_unpack(world, home);
 }
 
 // --- the objects of a request
@@ -110,6 +156,18 @@ int64_t prompt_gather(World *world, int64_t actor_id) {
     world->control.chain_length = n;
     slot_refresh_chain(world, n);
     return n;
+}
+
+// The entry of the i-th object of the request's system prompt and of its own objects.
+int64_t prompt_entry(World *world, const Actor *actor, int64_t i) {
+    if (i < actor->shared_objects) {
+        return world->items[actor->prompt_item].first_slot + i;
+    }
+    int64_t place = i - actor->shared_objects;
+    if (world->knobs.source == CHAINS) {
+        place = world->chains[actor->chain_first + place];
+    }
+    return world->contexts[actor->context].entries[place];
 }
 
 // Where World.contexts names `chain[i]`, which is one of the actor's own objects.

@@ -32,7 +32,7 @@ TIER, RECENCY_LIST, SLOT, LINK, NOTE = map(
 )
 QUEUED_STORE, MEMBER, PIN = map(WORLD.dtype, ("QueuedStore", "Member", "Pin"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
-PIECE, ATTENTION = map(WORLD.dtype, ("Piece", "Attention"))
+PIECE, GROUP, ATTENTION = map(WORLD.dtype, ("Piece", "Group", "Attention"))
 LOOKUP_OUTCOME, FLEET_EVENT = map(WORLD.dtype, ("LookupOutcome", "FleetEvent"))
 EVENT, BATCH, LOGGED_REQUEST = map(WORLD.dtype, ("Event", "Batch", "LoggedRequest"))
 FOLLOWER, PREDECESSORS, USER, NODE, COPY = map(

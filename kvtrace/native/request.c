@@ -83,7 +83,7 @@ static int64_t request_loadable(World *world, const Actor *actor, int64_t known)
     if (!knobs->recomputes_last || !actor->input_tokens) {
         return known;
     }
-    int64_t whole_objects = (actor->input_tokens - 1) / knobs->chunk_tokens;
+    int64_t whole_objects = objects_of_tokens(world, actor->input_tokens - 1);
     return min_of(known, actor->retrieved_objects + whole_objects);
 }
 
@@ -96,6 +96,9 @@ static int64_t request_loadable(World *world, const Actor *actor, int64_t known)
 //     a run below the fastest tier that is shorter than min_load_tokens is not loaded
 static int64_t request_lookup(World *world, int64_t retrieved, int64_t known) {
     const Knobs *knobs = &world->knobs;
+    if (world->groups_count && knobs->is_prefix) {
+        return group_lookup(world, retrieved, known);
+    }
     for (int64_t i = 0; i < retrieved; i++) {
         world->hit_level[i] = (int8_t)object_fastest_level(world, world->chain[i], 0);
     }
@@ -146,7 +149,7 @@ static void request_count_past_miss(World *world, const Actor *actor) {
 // Adds the lookup of a request to the counters.
 static void request_count_lookups(World *world, const Actor *actor, int64_t lookups) {
     Total *total = &world->total;
-    total->lookups += lookups;
+    total->lookups += lookups / world->knobs.chunk_objects;
     if (world->knobs.looks_past_miss) {
         request_count_past_miss(world, actor);
     }
@@ -155,55 +158,23 @@ static void request_count_lookups(World *world, const Actor *actor, int64_t look
     }
     int64_t documents = actor->retrieved_objects;
     int64_t prompt = world->knobs.mode != DECODE_ONLY ? actor->shared_objects : 0;
-    total->document_lookups += documents;
-    total->prompt_lookups += prompt;
+    total->document_lookups += documents / world->knobs.chunk_objects;
+    total->prompt_lookups += prompt / world->knobs.chunk_objects;
     int64_t end = min_of(actor->hit_end, documents + prompt);
-    for (int64_t i = 0; i < end; i++) {
-        if (world->hit_level[i] == NONE) {
+    for (int64_t i = 0; i < end; i += world->knobs.chunk_objects) {
+        bool is_own = i >= documents;
+        if (chunk_hit_level(world, i, is_own && world->knobs.is_prefix) == NONE) {
             continue;
         }
-        if (i < documents) {
-            total->document_hits++;
-        } else {
+        if (is_own) {
             total->prompt_hits++;
+        } else {
+            total->document_hits++;
         }
     }
 }
 
 // --- load
-
-// How many of the last chunks of a prefix of `end` chunks a layer of this kind needs.
-static int64_t piece_needed_chunks(const Piece *piece, int64_t end, int64_t chunk_tokens) {
-    switch (piece->kind) {
-    case SLIDING:
-        return round_up_div(piece->window, chunk_tokens);
-    case CHUNKED: {
-        int64_t windows = end * chunk_tokens / piece->window;
-        return end - windows * piece->window / chunk_tokens;
-    }
-    case STATE:
-        return 1;
-    default:
-        return end;
-    }
-}
-
-// Bytes that are read of chunk `i` of a prefix of `end` chunks; a chunk that is not of the prefix
-// (i < 0) is read whole.
-static int64_t request_read_bytes(World *world, int64_t stored_bytes, int64_t i, int64_t end) {
-    int64_t chunk_tokens = world->knobs.chunk_tokens;
-    if (world->pieces_count == 1 || chunk_tokens == 0 || i < 0) {
-        return stored_bytes;
-    }
-    int64_t size = 0;
-    for (int64_t p = 0; p < world->pieces_count; p++) {
-        const Piece *piece = &world->pieces[p];
-        if (i >= end - piece_needed_chunks(piece, end, chunk_tokens)) {
-            size += piece->bytes;
-        }
-    }
-    return size;
-}
 
 // The outcome of reading the hits of a request.
 typedef struct {
@@ -211,18 +182,16 @@ typedef struct {
     int64_t hit_tokens; // Prompt tokens that need not be computed.
 } LoadOutcome;
 
-// The row of a read of `chain[i]` of `end` objects that a request loads.
-static RowSpec request_load_row(World *world, const Actor *actor, int64_t i, int64_t end) {
+// The row of a read of `chain[i]` that a request loads.
+static RowSpec request_load_row(World *world, const Actor *actor, int64_t i) {
     int64_t entry = world->chain[i];
     int64_t retrieved = actor->retrieved_objects;
-    int64_t stored_bytes = object_size(world, entry);
     return (RowSpec){.now = world->control.now,
                      .op = OP_READ,
                      .level = world->hit_level[i],
                      .phase = i < retrieved ? PHASE_RETRIEVE : PHASE_LOAD,
                      .entry = entry,
-                     .size =
-                         request_read_bytes(world, stored_bytes, i - retrieved, end - retrieved),
+                     .size = object_size(world, entry),
                      .request = actor->request};
 }
 
@@ -239,6 +208,21 @@ static void request_use_backwards(World *world, int64_t end) {
     }
 }
 
+// Counts the hits of `chain[:end]` by tier; returns how many there are. A chunk of several objects
+// is a hit of the slowest tier that it is read from. The first `retrieved` are hits by themselves.
+static int64_t request_count_tier_hits(World *world, int64_t retrieved, int64_t end) {
+    int64_t hits = 0;
+    for (int64_t i = 0; i < end; i += world->knobs.chunk_objects) {
+        bool is_of_prefix = i >= retrieved && world->knobs.is_prefix;
+        int64_t level = chunk_hit_level(world, i, is_of_prefix);
+        if (level != NONE) {
+            world->tiers[level].hits++;
+            hits++;
+        }
+    }
+    return hits;
+}
+
 // Reads each of `chain[:end]` from the tier that has it.
 //
 // Retrieved objects are a stage of their own. Then each group of layers is a stage: the first
@@ -248,9 +232,8 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
     int64_t now = world->control.now;
     int64_t retrieved = actor->retrieved_objects;
     int64_t done_ns = now;
-    int64_t hits = 0;
     int64_t hit_bytes = 0;
-    int64_t retrieved_hits = 0;
+    int64_t own_hits = 0;
     for (int64_t level = 0; level < world->tiers_count; level++) {
         Tier *tier = &world->tiers[level];
         tier->parallel_reads = 0;
@@ -267,28 +250,26 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
             continue;
         }
         Tier *tier = &world->tiers[level];
-        RowSpec row = request_load_row(world, actor, i, end);
+        RowSpec row = request_load_row(world, actor, i);
         if (!tier->loads_backwards) {
             tier_use_in_order(world, level, i);
             tier_hit(world, level, row.entry);
         }
         tier->read_bytes += row.size * tier->readers;
-        tier->hits++;
         tier->hit_bytes += row.size;
-        hits++;
         hit_bytes += row.size;
         int64_t read_done_ns = tier_serve_load(world, level, row.size, now);
         tier_pin(world, row.entry, read_done_ns);
         done_ns = max_of(done_ns, read_done_ns);
+        own_hits += i >= retrieved;
         if (i < retrieved) {
-            retrieved_hits++;
             actor->stage = stage_next(world, actor->stage, level, tier->request_reads);
             row.stage = actor->stage;
             row_emit(world, &row);
         }
     }
     actor->stage += world->control.is_stage_used;
-    int64_t layers = hits > retrieved_hits ? knobs->layers : 0;
+    int64_t layers = own_hits ? knobs->layers : 0;
     for (int64_t layer = 0; layer < layers; layer++) {
         stage_begin(world);
         for (int64_t i = retrieved; i < end; i++) {
@@ -296,7 +277,7 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
             if (level == NONE) {
                 continue;
             }
-            RowSpec row = request_load_row(world, actor, i, end);
+            RowSpec row = request_load_row(world, actor, i);
             int64_t limit = world->tiers[level].request_reads;
             actor->stage = stage_next(world, actor->stage, level, limit);
             row.stage = actor->stage;
@@ -304,6 +285,7 @@ static LoadOutcome request_read_hits(World *world, Actor *actor, int64_t end) {
         }
         actor->stage += world->control.is_stage_used;
     }
+    int64_t hits = request_count_tier_hits(world, retrieved, end);
     LoadOutcome outcome = {.done_ns = done_ns, .hit_tokens = hits * knobs->chunk_tokens};
     if (!knobs->chunk_tokens) {
         outcome.hit_tokens = hit_bytes / knobs->bytes_per_token;
@@ -370,6 +352,9 @@ static void request_prepare_tiers(World *world, int64_t n, int64_t end) {
         if (tier->on_lookup) {
             tier->on_lookup(world, level, n, end);
         }
+        if (tier->lease_ns) {
+            lease_grant_looked_up(world, end, n);
+        }
         bool is_plain_lru = !tier->on_hit && !tiers_include(knobs->bucketed_tiers, level) &&
                             !tier_is_endless(world, level);
         if (tier->loads_whole && promotes_all && is_plain_lru) {
@@ -402,6 +387,7 @@ int64_t request_load(World *world, int64_t actor_id) {
     }
 
     // Lookup: of all objects but those that this request makes.
+    answer_catch_up(world);
     int64_t n = prompt_gather(world, actor_id);
     int64_t old_objects = actor->own_objects - actor->new_objects;
     if (actor->restarts && !knobs->is_prefix) {
@@ -550,6 +536,18 @@ static bool request_is_stalled(World *world, int64_t end) {
     return false;
 }
 
+// Finds the fastest tier of each of `chain[:end]` again, the first `retrieved` each by itself.
+static void request_lookup_again(World *world, int64_t retrieved, int64_t end) {
+    int64_t from_level = 0;
+    for (int64_t i = 0; i < end; i++) {
+        int64_t level = object_fastest_level(world, world->chain[i], from_level);
+        world->hit_level[i] = (int8_t)level;
+        if (world->knobs.is_by_tier && i >= retrieved) {
+            from_level = max_of(from_level, level);
+        }
+    }
+}
+
 // Promotes what was loaded, as the preset says.
 static void request_promote(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
@@ -557,14 +555,13 @@ static void request_promote(World *world, int64_t actor_id) {
     int64_t end = actor->hit_end;
     prompt_gather(world, actor_id);
     // Tiers may have changed while the hits were read: look up again.
-    int64_t from_level = 0;
-    for (int64_t i = 0; i < end; i++) {
-        int64_t level = object_fastest_level(world, world->chain[i], from_level);
-        world->hit_level[i] = (int8_t)level;
-        if (knobs->is_by_tier && i >= actor->retrieved_objects) {
-            from_level = max_of(from_level, level);
-        }
-        if (knobs->promotion && level > 0) {
+    if (world->groups_count && knobs->is_prefix) {
+        group_lookup_again(world, actor->retrieved_objects, end);
+    } else {
+        request_lookup_again(world, actor->retrieved_objects, end);
+    }
+    for (int64_t i = 0; knobs->promotion && i < end; i++) {
+        if (world->hit_level[i] > 0) {
             prompt_unpack(world, actor_id, i, i + 1);
         }
     }
@@ -619,6 +616,7 @@ int64_t request_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
     if ((knobs->promotion || knobs->staging) && actor->hit_end) {
+        answer_catch_up(world);
         request_promote(world, actor_id);
     }
     Node *node = &world->fleet.nodes[world->control.node];
@@ -717,12 +715,13 @@ int64_t request_decode(World *world, int64_t actor_id) {
         if (knobs->is_batched) {
             batch_join(world, actor_id);
         }
+        answer_start(world, actor_id);
     }
     if (!is_read) {
         actor->step = STEP_END;
         if (knobs->stores_generated && knobs->chunk_tokens && knobs->source == USERS) {
             int64_t tokens = actor->input_tokens - actor->retrieved_tokens + actor->output_tokens;
-            int64_t objects = tokens / knobs->chunk_tokens;
+            int64_t objects = objects_of_tokens(world, tokens);
             actor->new_objects = objects - actor->shared_objects - actor->own_objects;
         }
         return decode_wait(world, actor_id, actor->output_tokens);
@@ -740,7 +739,7 @@ int64_t request_decode(World *world, int64_t actor_id) {
 // --- end
 
 // Whether those of `chain[:n]` that the tier has are its most recent ones already, in this order.
-static bool request_is_most_recent(World *world, int64_t level, int64_t n) {
+static bool request_is_most_recent(World *world, int64_t actor_id, int64_t level, int64_t n) {
     int64_t tier_slot = list_of(world, level, 0)->head;
     for (int64_t i = 0; i < n; i++) {
         if (!object_is_in(world, world->chain[i], level)) {
@@ -751,7 +750,7 @@ static bool request_is_most_recent(World *world, int64_t level, int64_t n) {
         }
         tier_slot = list_link_of(world, level, tier_slot)->older;
     }
-    return true;
+    return level != 0 || answer_is_most_recent(world, actor_id, tier_slot);
 }
 
 // Makes the request's first object the most recent one of each LRU tier whose recency says so, the
@@ -763,8 +762,11 @@ static void request_use_at_end(World *world, int64_t actor_id) {
         bool is_used = tier->recency != HEAD_FIRST && !tier->on_hit;
         bool is_unreachable = tiers_include(world->control.unreachable_tiers, level);
         if (!is_used || tier_is_endless(world, level) || is_unreachable ||
-            request_is_most_recent(world, level, n)) {
+            request_is_most_recent(world, actor_id, level, n)) {
             continue;
+        }
+        if (level == 0) {
+            answer_use(world, actor_id);
         }
         for (int64_t i = n - 1; i >= 0; i--) {
             if (object_is_in(world, world->chain[i], level)) {
@@ -780,13 +782,17 @@ int64_t request_end(World *world, int64_t actor_id) {
     const Knobs *knobs = &world->knobs;
     world->total.decoded_tokens += actor->output_tokens;
     world->total.decoding_ns += world->control.now - actor->decode_start_ns;
+    answer_finish(world, actor_id);
     batch_depart(world, actor_id);
     gpu_release(world, actor_id);
+    answer_free_unfilled(world, actor_id);
     fleet_release_request(world, actor_id);
     store_at_end(world, actor_id);
     if (knobs->uses_backwards) {
         request_use_at_end(world, actor_id);
     }
+    actor->named_answers = 0;
+    actor->answers_count = 0;
     actor->step = STEP_ASK;
     if (knobs->source != USERS) {
         if (knobs->follows) {

@@ -87,9 +87,9 @@ static void schedule_continue_conversation(World *world, Actor *actor, int64_t r
     actor->context = row;
     actor->own_objects = conversation->objects;
     if (knobs->chunk_tokens) {
-        int64_t chunks = actor->input_tokens / knobs->chunk_tokens;
-        actor->new_objects = max_of(0, chunks - actor->own_objects);
-        actor->own_objects = min_of(chunks, actor->own_objects);
+        int64_t objects = objects_of_tokens(world, actor->input_tokens);
+        actor->new_objects = max_of(0, objects - actor->own_objects);
+        actor->own_objects = min_of(objects, actor->own_objects);
         return;
     }
     int64_t new_tokens = max_of(0, actor->input_tokens - conversation->tokens);
@@ -112,6 +112,7 @@ static void schedule_arrive(World *world, int64_t actor_id, int64_t row) {
     actor->new_tokens = actor->input_tokens;
     actor->restarts = 0;
     actor->has_first_token = 0;
+    actor->named_answers = 0;
     actor->prompt_item = NONE;
     if (world->knobs.source != CHAINS) {
         schedule_continue_conversation(world, actor, world->conversation[row]);
@@ -280,7 +281,8 @@ static void schedule_take_steps(World *world, int64_t actor_id) {
         }
         const Actor *actor = &world->actors[actor_id];
         schedule_ensure_chain(world, actor->retrieved_objects + actor->shared_objects +
-                                         actor->own_objects + actor->new_objects);
+                                         actor->own_objects + actor->new_objects +
+                                         answer_most_objects(world, actor));
         delay_ns = schedule_act(world, actor_id);
         slot_release_pending(world);
     }
@@ -391,10 +393,12 @@ EXPORT int64_t simulation_finish(World *world, int64_t is_ended) {
             world->tiers[level].on_empty(world, level, 1);
         }
     }
+    lease_free(world);
     free(world->counts);
     free(world->fleet.lines);
     for (int64_t i = 0; i < world->actors_count; i++) {
         free(world->actors[i].holds);
+        free(world->actors[i].answers);
     }
     for (int64_t i = 0; i < world->contexts_count; i++) {
         free(world->contexts[i].entries);

@@ -7,15 +7,18 @@
 //     fleet.c      which node serves a request; nodes that are lost or join
 //     prompt.c     the objects of a request
 //     request.c    the steps of a request: queue, lookup and load, prefill, decode, end
+//     groups.c     the lookup where a chunk is several objects, one for each group of layers
 //     store.c      the step that stores what was computed; the staging tier
 //     compute.c    how long prefill and decode steps take
 //     batch.c      the requests that a node decodes together, and its GPU memory
+//     answers.c    the objects in GPU memory that generated tokens fill
 //     tiers.c      hits, reads, writes, deletes, evictions and demotions, and the rows they emit
 //     lists.c      the recency lists and LRU; policies/ has the other eviction policies
 //     admission.c  admission filters
 //     slots.c      slots of objects, and the copies of nodes and racks
 //     buckets.c    many objects in one file
 //     background.c what tiers do at times: expiry, eviction rounds, store queues
+//     leases.c     tiers that do not evict what was read of late, or waits for the tier below
 //
 // These names mean the same everywhere:
 //
@@ -55,6 +58,27 @@ INLINE int64_t held_by_tier(int64_t level) {
 // Whether a set of tiers, one bit each, has the tier at `level`.
 INLINE bool tiers_include(int64_t tiers, int64_t level) {
     return tiers & (1 << level);
+}
+
+// How many objects the whole chunks of so many tokens are.
+INLINE int64_t objects_of_tokens(World *world, int64_t tokens) {
+    return tokens / world->knobs.chunk_tokens * world->knobs.chunk_objects;
+}
+
+// Bytes of the i-th object of a prompt, which begins with a whole chunk.
+INLINE int64_t chunk_object_bytes(World *world, int64_t i) {
+    return world->groups_count ? world->groups[i % world->groups_count].bytes
+                               : world->knobs.chunk_bytes;
+}
+
+// The slowest tier from which the chunk that begins at `chain[i]` is read; NONE if it is no hit. Of
+// a prefix that is used, a chunk of which no group needs anything is a hit of the fastest tier.
+INLINE int64_t chunk_hit_level(World *world, int64_t i, bool is_of_prefix) {
+    int64_t level = world->groups_count && is_of_prefix ? 0 : NONE;
+    for (int64_t k = i; k < i + world->knobs.chunk_objects; k++) {
+        level = max_of(level, world->hit_level[k]);
+    }
+    return level;
 }
 
 // The quotient rounded up, of numbers that are not negative.
@@ -249,15 +273,41 @@ int64_t store_queue_pop(World *world, int64_t level);
 void background_note_due(World *world, int64_t place, int64_t tiers);
 void background_catch_up(World *world, int64_t now);
 
+// --- leases.c
+
+void lease_end_pins(World *world, int64_t level, int64_t now);
+// Whether the tier above queues for this one, as it is written: what it has already is not queued
+// again.
+INLINE bool lease_queues_for(World *world, int64_t level) {
+    bool is_queued = tiers_include(world->knobs.queued_tiers, level);
+    return is_queued && level > 0 && world->tiers[level - 1].lease_ns;
+}
+void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause);
+bool lease_make_room(World *world, int64_t level, int64_t slot, int64_t now);
+void lease_grant_looked_up(World *world, int64_t first, int64_t n);
+bool lease_wait(World *world, int64_t level, int64_t slot);
+void lease_store_waiting(World *world, int64_t now);
+void lease_grant_written(World *world, int64_t level, int64_t slot, int64_t now);
+int64_t lease_due_ns(World *world, int64_t level);
+void lease_free(World *world);
+
 // --- prompt.c
 
 void prompt_make_chunks(World *world, int64_t actor_id);
 void prompt_make_objects(World *world, int64_t actor_id);
 int64_t prompt_collect(World *world, int64_t actor_id);
 int64_t prompt_gather(World *world, int64_t actor_id);
+int64_t prompt_entry(World *world, const Actor *actor, int64_t i);
+int64_t prompt_make_unnamed(World *world, int64_t size);
+int64_t prompt_name_answer(World *world, int64_t actor_id, int64_t place);
 void prompt_unpack(World *world, int64_t actor_id, int64_t first, int64_t n);
 void prompt_forget_context(World *world, int64_t context, int64_t length);
 void prompt_forget_request(World *world, int64_t actor_id);
+
+// --- groups.c
+
+int64_t group_lookup(World *world, int64_t retrieved, int64_t known);
+void group_lookup_again(World *world, int64_t retrieved, int64_t end);
 
 // --- compute.c
 
@@ -273,10 +323,22 @@ void batch_change(World *world, int64_t requests, int64_t bytes);
 void batch_join(World *world, int64_t actor_id);
 void batch_depart(World *world, int64_t actor_id);
 int64_t batch_wait_steps(World *world, int64_t actor_id, int64_t steps);
+int64_t batch_steps_since(World *world, int64_t join_step);
 void batch_clear(World *world);
 void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot);
 bool gpu_reserve(World *world, int64_t actor_id, int64_t end);
 void gpu_release(World *world, int64_t actor_id);
+
+// --- answers.c
+
+int64_t answer_most_objects(World *world, const Actor *actor);
+void answer_start(World *world, int64_t actor_id);
+void answer_catch_up(World *world);
+void answer_finish(World *world, int64_t actor_id);
+void answer_free_unfilled(World *world, int64_t actor_id);
+bool answer_is_most_recent(World *world, int64_t actor_id, int64_t tier_slot);
+void answer_use(World *world, int64_t actor_id);
+int64_t answer_generated_hits(World *world, const Actor *actor, int64_t hit_objects);
 
 // --- request.c: the steps of a request. Each returns how long the actor waits then, or WAITS.
 

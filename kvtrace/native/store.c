@@ -18,7 +18,7 @@
 enum {
     MARK_NONE,
     MARK_STAGED, // It was written to the staging tier by this offer.
-    MARK_CACHED, // Some tier has it, and it is not stored again.
+    MARK_CACHED, // It is not stored: some tier has it, or it was not computed.
 };
 
 // --- buffers of the staging tier
@@ -260,10 +260,13 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
         }
         return;
     }
-    if (!placement.is_open) {
+    if (!placement.is_open || lease_queues_for(world, level)) {
         return;
     }
     if (!is_staging && !store_queue_or_make_room(world, level, slot, now, placement.phase)) {
+        if (world->tiers[level].lease_ns) {
+            lease_wait(world, level, slot);
+        }
         return;
     }
     if (is_staging && world->tiers[level].stores_backwards) {
@@ -273,7 +276,11 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
         tier_use_in_order(world, level, i);
     }
     offer->stage = stage_next(world, offer->stage, level, world->tiers[level].request_writes);
-    tier_write(world, level, slot, offer_cause(world, offer, placement.phase));
+    Cause cause = offer_cause(world, offer, placement.phase);
+    tier_write(world, level, slot, cause);
+    if (world->tiers[level].lease_ns) {
+        lease_queue_below(world, level, slot, cause);
+    }
 }
 
 // Whether finding an object in a tier counts as a use, where there is a staging tier: the staging
@@ -292,8 +299,13 @@ static void place_write_through(World *world, Offer *offer) {
     bool has_staging = staging_level >= 0;
     int64_t previous_offer = control->offer;
     for (int64_t i = offer->first; i < offer->n; i++) {
-        bool is_cached = world->knobs.skips_held && object_reachable_tiers(world, world->chain[i]);
-        world->chain_mark[i] = is_cached ? MARK_CACHED : MARK_NONE;
+        // A hit is offered for the tiers below GPU memory. Of a hit chunk of several objects, one
+        // that was not needed may be in no tier.
+        bool is_hit = i < control->known_objects;
+        int64_t tiers = object_reachable_tiers(world, world->chain[i]);
+        bool is_cached = world->knobs.skips_held && tiers & (is_hit ? ~1 : ~0);
+        bool is_absent = is_hit && world->groups_count && !tiers;
+        world->chain_mark[i] = is_cached || is_absent ? MARK_CACHED : MARK_NONE;
     }
     int64_t buffered_end = offer->first;
     int64_t closed_level = staging_level;
@@ -410,13 +422,17 @@ static void store_offer(World *world, int64_t actor_id, int64_t first, int64_t n
     const Knobs *knobs = &world->knobs;
     int64_t objects = n - first;
     if (knobs->offer_tokens > 0 && actor->retrieved_objects && actor->step != STEP_END) {
-        objects = max_of(1, knobs->offer_tokens / knobs->chunk_tokens);
+        objects = max_of(knobs->chunk_objects, objects_of_tokens(world, knobs->offer_tokens));
     }
     if (n == first) {
         actor->offer = 0;
     }
     int64_t not_taken = first;
     int64_t end = first;
+    if (world->waiting_stores_end > 0) {
+        lease_store_waiting(world, control->now);
+        slot_refresh_chain(world, control->chain_length);
+    }
     while (end < n) {
         end = min_of(n, end + objects);
         control->offer = actor->offer;
@@ -444,15 +460,15 @@ static int64_t store_computed_objects(World *world, const Actor *actor) {
     if (actor->computed_tokens <= 0) {
         return 0;
     }
-    return min_of(actor->new_objects, actor->computed_tokens / world->knobs.chunk_tokens);
+    return min_of(actor->new_objects, objects_of_tokens(world, actor->computed_tokens));
 }
 
-// Moves the shared objects that must be stored, and behind them the new ones, to the start of
-// `chain`. These are retrieved documents that no tier has, and without prefix match a system prompt
-// likewise; with PREFILL_ONLY, which looks nothing up, all of them. (A prefix match counts missed
-// shared objects as new ones already.) Returns the end.
-static int64_t store_prepend_shared(World *world, const Actor *actor, int64_t shared,
-                                    int64_t first_new) {
+// Moves the shared objects that must be stored, and behind them those from `first_own` on, to the
+// start of `chain`. These are retrieved documents that no tier has, and without prefix match a
+// system prompt likewise; with PREFILL_ONLY, which looks nothing up, all of them. (A prefix match
+// counts missed shared objects as new ones already.) Returns the end.
+static int64_t store_prepend_shared(World *world, int64_t shared, int64_t first_own) {
+    int64_t end = world->control.chain_length;
     int64_t n = 0;
     for (int64_t i = 0; i < shared; i++) {
         int64_t entry = world->chain[i];
@@ -461,8 +477,8 @@ static int64_t store_prepend_shared(World *world, const Actor *actor, int64_t sh
             world->chain[n++] = entry;
         }
     }
-    for (int64_t i = 0; i < actor->new_objects; i++) {
-        world->chain[n++] = world->chain[first_new + i];
+    for (int64_t i = first_own; i < end; i++) {
+        world->chain[n++] = world->chain[i];
     }
     return n;
 }
@@ -500,9 +516,15 @@ int64_t store_computed(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
     Control *control = &world->control;
+    answer_catch_up(world);
     int64_t n = prompt_gather(world, actor_id);
     int64_t first_new = n - actor->new_objects;
     int64_t first = first_new + store_computed_objects(world, actor) - actor->refused_objects;
+    int64_t generated = 0;
+    if (actor->computed_tokens == 0) {
+        generated = answer_generated_hits(world, actor, first_new);
+        first -= generated;
+    }
     if (knobs->offers_hits && actor->computed_tokens == 0 && knobs->mode != DECODE_ONLY) {
         first = 0;
     }
@@ -519,7 +541,7 @@ int64_t store_computed(World *world, int64_t actor_id) {
     int64_t shared = actor->retrieved_objects + (knobs->is_prefix ? 0 : actor->shared_objects);
     if (shared && knobs->mode != DECODE_ONLY) {
         first = 0;
-        end = store_prepend_shared(world, actor, shared, first_new);
+        end = store_prepend_shared(world, shared, first_new - generated);
         control->known_objects = 0;
     }
     store_offer(world, actor_id, first, end, PHASE_PREFILL, PHASE_STORE);
@@ -536,14 +558,21 @@ int64_t store_computed(World *world, int64_t actor_id) {
 // that were refused.
 void store_at_end(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
-    if (actor->new_objects) {
-        prompt_make_objects(world, actor_id);
-    }
-    if (actor->new_objects + actor->refused_objects == 0) {
+    int64_t generated = actor->new_objects; // 0 if what was generated is not stored
+    int64_t named = actor->named_answers;
+    if (generated + actor->refused_objects == 0) {
         return;
     }
+    if (generated > named) {
+        actor->new_objects = generated - named;
+        actor->named_answers = 0; // They are the request's own already.
+        prompt_make_objects(world, actor_id);
+    }
     int64_t n = prompt_gather(world, actor_id);
-    int64_t first = n - actor->new_objects - actor->refused_objects;
+    int64_t first = n - max_of(generated, named) - actor->refused_objects;
+    if (!generated) {
+        n -= named;
+    }
     prompt_unpack(world, actor_id, first, n);
     world->control.known_objects = 0;
     if (actor->refused_objects) {

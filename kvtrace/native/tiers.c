@@ -64,6 +64,9 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
     if (tier->takes_whole_offers) {
         return tier_make_room_whole(world, level, slot, now);
     }
+    if (tier->lease_ns) {
+        return lease_make_room(world, level, slot, now);
+    }
     if (tier_has_room(world, level, size)) {
         return true;
     }
@@ -87,6 +90,7 @@ static void tier_split_shared_memory(World *world, int64_t tier_slot) {
     Slot *object = &world->slots[tier_slot];
     Node *node = &world->fleet.nodes[world->control.node];
     node->gpu_bytes += (object->running_requests - 1) * object->size;
+    node->held_bytes -= object->size;
     object->running_requests = 0;
     object->generation++;
 }

@@ -305,6 +305,8 @@ static void user_begin_conversation(World *world, int64_t user_id) {
     User *user = &world->users[user_id];
     prompt_forget_context(world, actor->context, actor->own_objects);
     actor->own_objects = 0;
+    actor->generated_first = 0;
+    actor->generated_end = 0;
     actor->turn = 0;
     actor->history_tokens = 0;
     actor->session = world->control.next_session++;
@@ -333,8 +335,8 @@ static void user_plan_turn(World *world, int64_t user_id) {
     actor->input_tokens = actor->history_tokens + actor->new_tokens;
     actor->new_objects = 1;
     if (knobs->chunk_tokens) {
-        int64_t chunks = actor->input_tokens / knobs->chunk_tokens;
-        actor->new_objects = chunks - actor->shared_objects - actor->own_objects;
+        int64_t objects = objects_of_tokens(world, actor->input_tokens);
+        actor->new_objects = objects - actor->shared_objects - actor->own_objects;
     }
     user_retrieve(world, user_id);
 }

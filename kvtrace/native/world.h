@@ -168,6 +168,14 @@ typedef struct {
     int64_t lost_objects;      // Queued objects that the tier above had evicted meanwhile.
     int64_t lost_bytes;        // Bytes of these.
 
+    int64_t pins_queued;     // The tier above does not evict what is queued; see leases.c.
+    int64_t carried_objects; // Objects that count toward the next bucket and are not in it.
+    int64_t carried_bytes;   // Bytes of one part of these.
+
+    // Read leases.
+    int64_t lease_ns;   // For how long what was read is not evicted; 0: without leases.
+    int64_t full_bytes; // Bytes it may hold if it cannot evict down to its limit.
+
     // Buckets: many objects in one file.
     int64_t bucket_objects;    // The most objects of a bucket; 0 if the tier has no buckets.
     int64_t bucket_bytes;      // The most bytes of a bucket.
@@ -237,6 +245,13 @@ typedef struct {
     int64_t node;     // The node that queued it.
 } QueuedStore;
 
+// An object for which a tier with leases has no room yet.
+typedef struct {
+    int64_t slot;
+    int64_t level;
+    int64_t node; // The node that stores it.
+} WaitingStore;
+
 // Of a slot in a bucket, and of the slot that stands for a bucket.
 typedef struct {
     int64_t bucket; // Of an object: the bucket's slot. Of a bucket: bytes of its live objects.
@@ -257,6 +272,12 @@ typedef struct {
     int32_t slot;
     int32_t generation;
 } GpuHold;
+
+// An object of an answer that no request can name.
+typedef struct {
+    int64_t slot;
+    int64_t object; // Its number: the slot holds another object once it was evicted.
+} AnswerObject;
 
 // A user, or a request in flight.
 //
@@ -316,6 +337,21 @@ typedef struct {
     int64_t gpu_bytes;   // GPU memory reserved for it while it runs.
     GpuHold *holds;      // The slots it uses there; allocated by C.
     int64_t holds_count; // How many these are.
+
+    // The objects of its answer in GPU memory (answers.c). Places are tokens of its conversation,
+    // without what it retrieves.
+    int64_t answer_begin;     // Where the answer begins.
+    int64_t answer_end;       // Where the tokens end whose KV cache is computed.
+    int64_t answer_next;      // Where the next of these objects begins.
+    int64_t named_answers;    // Those in its context, which its next turn names.
+    AnswerObject behind;      // The object behind which the next one goes in the recency list.
+    AnswerObject *answers;    // Those without a name, in order; allocated by C.
+    int64_t answers_count;    // How many these are.
+    int64_t unfilled_answers; // The last of them, which the answer does not fill.
+    int64_t generated_first;  // Of a user: the first of its own objects that its last turn
+    int64_t generated_end;    // generated, and the end of these.
+    int64_t next_decoding;    // 1 + the actor that decodes at its node and began after it; 0: none.
+    int64_t previous_decoding; // 1 + the one that began before it; 0: none.
 } Actor;
 
 // The entries of a conversation's own objects, in order; allocated by C.
@@ -326,9 +362,11 @@ typedef struct {
 
 // A conversation of a file.
 typedef struct {
-    int64_t objects;   // Its objects so far.
-    int64_t tokens;    // Its tokens so far.
-    int64_t remaining; // Its requests that have not ended.
+    int64_t objects;         // Its objects so far.
+    int64_t tokens;          // Its tokens so far.
+    int64_t remaining;       // Its requests that have not ended.
+    int64_t generated_first; // The first of its objects that its last request generated.
+    int64_t generated_end;   // The end of these.
 } Conversation;
 
 // A prompt part that conversations share.
@@ -347,6 +385,13 @@ typedef struct {
     int64_t token_bytes; // Bytes that one rank reads in a decode step for each token.
     int64_t state_bytes; // Bytes of state that one rank reads and writes in a decode step.
 } Piece;
+
+// A group of layers of a chunk that is an object of its own, and is read by a rule of its own.
+typedef struct {
+    int64_t bytes;  // Bytes of all ranks, padding included.
+    int64_t kind;   // How the cache of its layers grows with the context.
+    int64_t window; // The tokens of their window; 0 if they have none.
+} Group;
 
 // What attention adds to computing a prompt, for the layers of one span.
 typedef struct {
@@ -548,6 +593,9 @@ typedef struct {
     int64_t first_queued;       // 1 + the first actor of its prefill queue; 0 if it is empty.
     int64_t last_queued;        // 1 + the last one.
     int64_t gpu_bytes;          // GPU memory of its running requests; what they share counts once.
+    int64_t held_bytes;         // Bytes of the objects in GPU memory that they use now.
+    int64_t first_decoding;     // 1 + the first actor that decodes there; 0 if none does.
+    int64_t last_decoding;      // 1 + the last one.
     int64_t is_gpu_full;        // Whether the first of the queue waits for such memory.
 } Node;
 
@@ -589,7 +637,8 @@ typedef struct {
     int64_t ranks;           // Ranks that store an object each for a slot.
     int64_t layers;          // Groups of layers that are an object each for a slot.
     int64_t chunk_tokens;    // Tokens of an object; 0 if a turn is one object.
-    int64_t chunk_bytes;     // Bytes of a chunk of all ranks and layers, padding included.
+    int64_t chunk_objects;   // Objects of a chunk, one for each of World.groups; else 1.
+    int64_t chunk_bytes;     // Bytes of an object of a chunk, of all ranks, padding included.
     int64_t partial_unit;    // The size of a partial chunk is a multiple of this; 0: none stored.
     int64_t bytes_per_token; // Of all ranks together.
 
@@ -624,6 +673,8 @@ typedef struct {
     int64_t offer_tokens;     // Prompt tokens computed between two stores; 0: all.
     int64_t offers_hits;      // Hits are offered again with what was computed.
     int64_t stores_generated; // What was generated is stored as the request ends.
+    int64_t holds_answers; // What is generated takes room in the first tier, which is GPU memory.
+    int64_t answer_ppm;    // So many in a million of these objects do, of a sample of objects.
 
     // Computing.
     int64_t prefill_ns_per_token;
@@ -717,6 +768,9 @@ struct World {
     TABLE(Link, links);               // [slots, levels]
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
+    WaitingStore *waiting_stores;     // In order, from the first on; allocated by C.
+    int64_t waiting_stores_first;     // The first of them.
+    int64_t waiting_stores_end;       // The end of them.
     TABLE(Member, members);           // [slots]; empty without buckets.
     TABLE(int64_t, row_offsets);      // [rows]: where in its object a row begins, with buckets.
     TABLE(int8_t, made_kind);         // [rows]: 1 for made_size of a bucket or its metadata file.
@@ -748,6 +802,7 @@ struct World {
     // of the file, which is NONE before the object is first named, and after it was forgotten.
     TABLE(Context, contexts);
     TABLE(Piece, pieces);
+    TABLE(Group, groups); // Empty if a chunk is one object.
     TABLE(Attention, attention);
     TABLE(Item, items);              // System prompts, then document chunks, then decode entries.
     TABLE(int64_t, documents);       // [documents + 1]: the first item of each document.
@@ -761,9 +816,10 @@ struct World {
     TABLE(int64_t, ttft_ns);
 
     // Scratch for the objects of one request, in the order of its prompt.
-    TABLE(int64_t, chain);     // Their entries.
-    TABLE(int8_t, hit_level);  // The fastest tier in which the lookup found each, or NONE.
-    TABLE(int8_t, chain_mark); // A flag of each, whose meaning is the current function's.
+    TABLE(int64_t, chain);      // Their entries.
+    TABLE(int8_t, hit_level);   // The fastest tier in which the lookup found each, or NONE.
+    TABLE(int8_t, chain_mark);  // A flag of each, whose meaning is the current function's.
+    TABLE(int64_t, group_runs); // [groups]: consecutive chunks that have an object of each group.
 };
 
 #endif

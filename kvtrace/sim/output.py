@@ -228,7 +228,7 @@ def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Me
         "kv_dtype": str(model.kv_dtype),
         "bytes_per_token": simulation.sizes.bytes_per_token,
         "ranks": simulation.sizes.ranks,
-        "objects_per_chunk": simulation.sizes.parts,
+        "objects_per_chunk": simulation.sizes.parts * simulation.sizes.slots_per_chunk,
     }
     notes = notes_of(preset, model, requests, config.get("tensor_parallel", 1))
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)

@@ -106,3 +106,8 @@ class Policy(StrEnum):
             name: address_of(f"{self}_{name}") or address_of(f"{Policy.FIFO}_{name}")
             for name in _OPERATIONS
         }
+
+
+def lease_addresses() -> dict[str, int]:
+    """Return the addresses of the operations of a tier with read leases, as `Policy.addresses`."""
+    return {name: address_of(f"lease_{name}") for name in _OPERATIONS}

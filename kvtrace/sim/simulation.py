@@ -57,6 +57,7 @@ from kvtrace.llm.shape import (
     ModelShape,
     PieceKind,
     bytes_per_token_per_rank,
+    layers_by_kind,
     pieces,
     stored_ranks,
 )
@@ -67,8 +68,8 @@ from kvtrace.requests.users import Library, Popularity, ServingMode, library_of,
 from kvtrace.sim import fleet
 from kvtrace.sim.chains import Chains, chunk_chains, conversations
 from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, set_fleet, steps_of
-from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.policies import Policy, lease_addresses
+from kvtrace.sim.presets.preset import Entry, LayerGroups, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
 
 FOREVER_NS = 2**62
@@ -88,6 +89,8 @@ class Load:
 
     None: computed from the blocks of `requests`.
     """
+    sampled_share: float = 1.0
+    """The share of all objects that `chains` has, if it is a sample."""
     users: int = 0
     seed: int = 0
     until_ns: int = FOREVER_NS
@@ -125,19 +128,32 @@ class Sizes:
     """The number of ranks that load each object: all of them for a latent that one rank stores."""
     layers: int
     """The number of layer groups, each of which is an object of its own."""
+    groups: Array
+    """The groups of layers that are slots of their own, records.GROUP; empty without such."""
 
     @property
     def parts(self) -> int:
         """The number of objects of one slot: one for each storing rank and each group of layers."""
         return self.ranks * self.layers
 
+    @property
+    def slots_per_chunk(self) -> int:
+        """The number of slots of a chunk: one, or one for each group."""
+        return max(1, len(self.groups))
+
+    @property
+    def slot_bytes(self) -> Array:
+        """The bytes of each slot of a chunk, in all of its objects together."""
+        return self.groups["bytes"] if len(self.groups) else np.array([self.chunk_bytes])
+
     def of(self, tokens: Array, chunk_tokens: int) -> tuple[Array, Array]:
-        """Return the number of objects of items of `tokens` tokens, and the bytes of each object.
+        """Return the number of slots of items of `tokens` tokens, and the bytes of each slot.
 
         With `chunk_tokens` of 0, an item is one object (see Knobs).
         """
         if chunk_tokens:
-            return tokens // chunk_tokens, np.full(len(tokens), self.chunk_bytes)
+            chunks = tokens // chunk_tokens
+            return chunks * self.slots_per_chunk, np.tile(self.slot_bytes, int(chunks.sum()))
         return np.ones_like(tokens), tokens * self.bytes_per_token
 
 
@@ -171,7 +187,11 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
         )
     objects = 1 if preset.merge_ranks else stored
     slot_objects, pad = objects * layers, preset.pad_bytes
-    chunk_bytes = -(-int(table["bytes"].sum()) // (slot_objects * pad)) * pad * slot_objects
+    groups = _groups_of(preset, model, table, slot_objects * pad)
+    chunk_bytes = int(table["bytes"].sum())
+    if len(groups):
+        chunk_bytes = int(groups["bytes"].sum())
+    chunk_bytes = -(-chunk_bytes // (slot_objects * pad)) * pad * slot_objects
     return Sizes(
         bytes_per_token_per_rank(model, ranks) * stored,
         chunk_bytes,
@@ -179,6 +199,42 @@ def sizes_of(preset: Preset, model: ModelShape, ranks: int) -> Sizes:
         objects,
         ranks // stored,
         layers,
+        groups,
+    )
+
+
+def _groups_of(preset: Preset, model: ModelShape, table: Array, unit_bytes: int) -> Array:
+    """Return the groups of layers that are objects of their own, records.GROUP; empty if none are.
+
+    `table` has the pieces of a chunk, records.PIECE. Bytes are multiples of `unit_bytes`.
+    """
+    kinds = list(PieceKind)
+    has_groups = preset.layer_groups is not LayerGroups.ONE and preset.entry is Entry.CHUNK
+    if not has_groups or len(table) == 1 or preset.match is Match.ANY:
+        return np.zeros(0, records.GROUP)
+    counts, is_equal = [1] * len(table), False
+    layers = layers_by_kind(model)
+    if preset.layer_groups is LayerGroups.EQUAL and len(layers) == len(table):
+        layer_bytes = {
+            int(row["bytes"]) / count for row, count in zip(table, layers, strict=True) if count
+        }
+        is_equal = len(layer_bytes) == 1 and kinds.index(PieceKind.STATE) not in table["kind"]
+    rows = []
+    if is_equal:
+        # As vLLM's v1/core/kv_cache_planning.py: groups have as many layers as the smallest kind.
+        per_group = max(layers) if max(layers) < 1.5 * min(layers) else min(layers)
+        counts = [-(-count // per_group) for count in layers]
+        group_bytes = int(table["bytes"][0]) // layers[0] * per_group
+        rows = [group_bytes] * len(table)
+    else:
+        rows = [int(row["bytes"]) for row in table]
+    return np.array(
+        [
+            (-(-size // unit_bytes) * unit_bytes, row["kind"], row["window"])
+            for row, size, count in zip(table, rows, counts, strict=True)
+            for _ in range(count)
+        ],
+        records.GROUP,
     )
 
 
@@ -190,7 +246,12 @@ def make_world(
     count = load.users if requests is None else ROOM
     rows = max(rows, sizes.ranks * sizes.sharers)
     attention = [(a.pair_fs, a.window_tokens, a.is_aligned) for a in preset.prefill_attention]
-    tables = {"pieces": sizes.pieces, "attention": np.array(attention, records.ATTENTION)}
+    tables = {
+        "pieces": sizes.pieces,
+        "groups": sizes.groups,
+        "group_runs": np.zeros(len(sizes.groups), np.int64),
+        "attention": np.array(attention, records.ATTENTION),
+    }
     world = World(actors=np.zeros(count, records.ACTOR), **tables)
     _set_knobs(world.knobs, preset, model, load, library, sizes)
     _set_tiers(world, preset, sizes)
@@ -258,10 +319,11 @@ def _set_knobs(
     )
     knobs.queued_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.store_queue)
     knobs.bucketed_tiers = sum(1 << t for t, tier in enumerate(p.tiers) if tier.bucket_objects)
-    # A packed slot has no room for a size of its own (entries of a turn, partial chunks), and none
-    # for references from decoding, ghosts and store queues.
+    # A packed slot has no room for a size of its own (entries of a turn, partial chunks, groups of
+    # unlike sizes), and none for references from decoding, ghosts and store queues.
+    has_sizes = p.partial_chunks or len(set(sizes.slot_bytes.tolist())) > 1
     knobs.is_packed = is_chunk and not (
-        p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued_tiers or p.partial_chunks
+        p.decode_read_tokens or knobs.keeps_ghosts or knobs.queued_tiers or has_sizes
     )
     knobs.ranks, knobs.layers = sizes.ranks, sizes.layers
     knobs.is_prefix, knobs.is_by_tier = p.match is not Match.ANY, p.match is Match.PREFIX_BY_TIER
@@ -269,7 +331,7 @@ def _set_knobs(
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
     knobs.has_timed_work = any(
-        t.policy is Policy.TTL or t.evict_every or t.store_queue for t in p.tiers
+        t.policy is Policy.TTL or t.evict_every or t.store_queue or t.lease for t in p.tiers
     )
     knobs.loads_backwards = any(tier.loads_backwards or tier.loads_twice for tier in p.tiers)
     knobs.is_write_back = p.placement is Placement.WRITE_BACK
@@ -281,9 +343,10 @@ def _set_knobs(
     knobs.min_load_tokens = p.min_load_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
-    knobs.stores_generated = p.store_generated
+    knobs.stores_generated, knobs.holds_answers = p.store_generated, p.holds_answers
+    knobs.answer_ppm = round(load.sampled_share * 1_000_000)
     knobs.chunk_tokens = p.chunk_tokens if is_chunk else 0
-    knobs.chunk_bytes = sizes.chunk_bytes
+    knobs.chunk_objects, knobs.chunk_bytes = sizes.slots_per_chunk, int(sizes.slot_bytes[0])
     knobs.partial_unit = sizes.parts * p.pad_bytes if p.partial_chunks else 0
     knobs.decode_read_tokens, knobs.reads_at_once = p.decode_read_tokens, p.decode_reads_at_once
     knobs.prefill_only_from_tokens = p.prefill_only_from_tokens
@@ -316,6 +379,7 @@ _AS_NAMED = (
         "admission_count",
         "concurrency",
         "looks_past_miss",
+        "pins_queued",
     ),
     *(
         "request_reads",
@@ -350,6 +414,7 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
             records.UNBOUNDED, tier.admission_window * int(record["limit_bytes"])
         )
         record["ttl_ns"], record["latency_ns"] = ns_of(tier.ttl), ns_of(tier.latency)
+        record["lease_ns"], record["full_bytes"] = ns_of(tier.lease), tier.capacity_bytes or 0
         record["bytes_per_s"] = tier.rates_bytes_per_s
         record["takes_whole_offers"], record["readers"] = (
             tier.takes_whole,
@@ -371,7 +436,8 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
     """Point the tiers to the C functions of their policies, and copy them to every node and rack."""
     for record, policy in zip(world.tiers, policies, strict=True):
-        for name, address in policy.addresses().items():
+        addresses = lease_addresses() if record["lease_ns"] else policy.addresses()
+        for name, address in addresses.items():
             record[name] = address
     places, count = world.fleet, world.fleet.count
     if count > 1:
@@ -394,14 +460,14 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
         objects,
         np.cumsum(objects) - objects,
     )
-    object_bytes = np.repeat(item_object_bytes, objects)
+    object_bytes = item_object_bytes
     used = len(object_bytes)
     world.items, world.slots = (
         items,
         new_slots(np.concatenate([object_bytes, np.zeros(ROOM, np.int64)])),
     )
     world.slots["held_by"][:used] = 1
-    has_policies = any(tier.policy is not Policy.LRU for tier in preset.tiers)
+    has_policies = any(tier.policy is not Policy.LRU or tier.lease for tier in preset.tiers)
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
@@ -429,6 +495,11 @@ def _set_requests(world: World, load: Load) -> None:
         )
         world.offsets, world.chains = chains.offsets, chains.slots
         world.object_uses = chains.uses.copy()
+        if (count := world.knobs.chunk_objects) > 1:
+            world.offsets = chains.offsets * count
+            groups = np.arange(count, dtype=chains.slots.dtype)
+            world.chains = (chains.slots[:, None] * count + groups).reshape(-1)
+            world.object_uses = np.repeat(chains.uses, count)
         if world.fleet.count > 1:
             world.conversation = conversations(requests)[0]
         world.contexts = np.zeros(1, records.CONTEXT)
@@ -694,10 +765,10 @@ class Simulation:
         """
         knobs, kinds = self.world.knobs, []
         for kind, first, end in self.library.kinds(self.preset.entry.value):
-            objects, object_bytes = self.sizes.of(
+            _objects, object_bytes = self.sizes.of(
                 self.library.tokens[first:end], knobs.chunk_tokens
             )
-            kinds.append((kind, np.repeat(object_bytes, objects)))
+            kinds.append((kind, object_bytes))
         return kinds
 
     def run(
@@ -933,7 +1004,7 @@ class Simulation:
         def total_if(applies: bool, name: str) -> int | UnsetType:
             return total(name) if applies else UNSET
 
-        is_filtered = tier.admission is not Admission.ALWAYS
+        is_filtered = tier.admission is not Admission.ALWAYS or bool(tier.lease)
         has_queue = bool(tier.store_queue)
         is_alone = fleet_setting.nodes == 1
         return TierStats(

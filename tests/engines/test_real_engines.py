@@ -475,7 +475,7 @@ def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(
     # Of 150 requests the last: one of them finds in the file what the GPU no longer has.
     count, slots, layers = 60, 32768, 2
     requests, block = tmp_path / "requests.jsonl", layers * VLLM_BLOCK_TOKENS * TOKEN_BYTES * ranks
-    longest = write_alike(requests, trace, count, after=90)
+    longest = write_alike(requests, trace, count, after=90, output=1)  # as the drive asks
     # Two ranks have a latent, the same on both, which both store nevertheless.
     options = ("--slots", slots, "--ranks", ranks, *(["--mla"] if ranks > 1 else []))
     real = recorded_slots(driven(tmp_path, "drive_vllm_disk.py", requests, count, *options))

@@ -162,16 +162,21 @@ def blocks_that_differ(
     return [what for what, same in is_same.items() if not same]
 
 
-def write_alike(path: Path, trace: str | Path, count: int, after: int = 0) -> int:
+def write_alike(
+    path: Path, trace: str | Path, count: int, after: int = 0, *, output: int | None = None
+) -> int:
     """Write up to `count` requests of `trace` that share more than their first block with another
     of its first 4,000.
 
-    They are those after the first `after` of them. Return the tokens of the longest prompt.
+    They are those after the first `after` of them. With `output`, each answer has so many tokens.
+    Return the tokens of the longest prompt.
     """
     lines = (TRACES / trace).read_text(encoding="utf-8").splitlines()[:4000]
     asked = [json.loads(line) for line in lines]
     alike = Counter(tuple(one["hash_ids"][:3]) for one in asked)
     chosen = [one for one in asked if alike[tuple(one["hash_ids"][:3])] > 1][after : after + count]
+    if output is not None:
+        chosen = [one | {"output_length": output} for one in chosen]
     path.write_text("".join(json.dumps(one) + "\n" for one in chosen), encoding="utf-8")
     return int(max(one["input_length"] for one in chosen))
 

@@ -12,6 +12,7 @@ from kvtrace.sim.presets.tier import Scope
 from kvtrace.sim.routers import Router
 
 if TYPE_CHECKING:
+    from answers import Answer
     from oracle import Batch, Oracle, Plan, Tier
 
 MASK = 2**64 - 1
@@ -33,6 +34,8 @@ class Node:
         """Those that are not looked up yet."""
         self.is_bounded = self.is_full = False
         """Whether requests share the memory of its GPU, and whether one waits for some."""
+        self.answers: dict[int, Answer] = {}
+        """Of each request that decodes: what its answer takes of the GPU's memory."""
         self.held: dict[int, int] = {}
         """Of that: what each that runs needs."""
         self.used: dict[int, list[int]] = {}
@@ -107,7 +110,7 @@ def found_tokens(oracle: Oracle, node: Node, plan: Plan) -> int:
         if not any(key in tier.objects for tier in own):
             break
         run.append(key)
-    tokens = len(run) * oracle.preset.chunk_tokens
+    tokens = len(run) // oracle.per_chunk * oracle.preset.chunk_tokens
     if oracle.preset.entry is Entry.TURN:
         tokens = sum(oracle.sizes[key] for key in run) // oracle.bytes_per_token
     return min(tokens, plan.tokens)

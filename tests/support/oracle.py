@@ -13,6 +13,7 @@ import heapq
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from answers import Answer, Answers
 from evictions import POLICIES, Lfu, Lru
 from fleets import Node, route
 from outages import Outages
@@ -21,7 +22,7 @@ from queues import Queue
 from kvtrace.llm.shape import Piece, PieceKind
 from kvtrace.requests.users import ServingMode
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Preset, Promotion
+from kvtrace.sim.presets.preset import Entry, LayerGroups, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, Scope, ns_of
 
 if TYPE_CHECKING:
@@ -59,6 +60,14 @@ class Plan:
     """
     not_before: int = 0
     session: int = 0
+    retrieved: int = 0
+    """Tokens of its documents."""
+    answers: list[int] = field(default_factory=list)
+    """What its answer adds to the objects of its conversation."""
+    end: int = 0
+    """How many of the chain's first objects are used, once it is looked up."""
+    generated: tuple[int, int] = (0, 0)
+    """Which of the chain the turn before generated."""
 
 
 class Tier:
@@ -293,6 +302,11 @@ class Oracle:
         `layers` are groups of layers, each an object.
         """
         self.preset, self.ranks, self.layers, self.pieces = preset, ranks, layers, pieces
+        has_groups = preset.layer_groups is LayerGroups.KIND and len(pieces) > 1
+        is_prefix = preset.entry is Entry.CHUNK and preset.match is not Match.ANY
+        self.groups = list(pieces) if has_groups and is_prefix else []
+        self.per_chunk = max(1, len(self.groups))
+        """Objects of a chunk."""
         self.bytes_per_token = bytes_per_token
         self.nodes = nodes_of(preset)
         self.enter(0)
@@ -317,8 +331,14 @@ class Oracle:
             plan.not_before = int(waits.not_before_ns[waits.row[k]])
         self.outages = Outages(self, incidents)
         self.is_renumbered = (
-            waits is not None or bool(incidents) or bool(preset.tiers[-1].bucket_objects)
+            waits is not None
+            or bool(incidents)
+            or bool(preset.tiers[-1].bucket_objects)
+            or preset.holds_answers
         )
+        self.answers = Answers(self, is_named=requests is None)
+        self.first_steps: dict[int, tuple[int, int]] = {}
+        """Of each request that decodes: when it began, and the batch's steps then."""
         self.numbered = 0
         """How many numbers were given, if they are not those of the keys."""
         self.offsets: list[int] = []
@@ -350,6 +370,14 @@ class Oracle:
         pages = -(-whole // (parts * page))
         return pages * page * parts
 
+    def object_bytes(self, tokens: int, index: int) -> int:
+        """Return the bytes of the object at `index` of a chain, of a chunk of so many tokens."""
+        if not self.groups:
+            return self.chunk_bytes(tokens)
+        unit = self.ranks * self.layers * self.preset.pad_bytes
+        piece = self.groups[index % len(self.groups)]
+        return -(-piece.copies * piece.size_bytes(tokens) // unit) * unit
+
     def _plans(self, r: Requests) -> list[Plan]:
         numbers: dict[object, int] = {}
         plans = []
@@ -365,10 +393,10 @@ class Oracle:
                 # it is.
                 ends = range(chunk, tokens + 1, chunk)
                 names = [
-                    (blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk)
+                    (blocks[(end - 1) // r.block_tokens], (end - 1) % r.block_tokens // chunk, 0, k)
                     for end in ends
+                    for k in range(self.per_chunk)
                 ]
-                size = self.chunk_bytes(chunk)
                 if self.preset.partial_chunks and tokens % chunk:
                     # Of the end as many tokens as there are: the same only where they are as many
                     # of the same block.
@@ -376,7 +404,9 @@ class Oracle:
                         (blocks[-1], (tokens - 1) % r.block_tokens // chunk, tokens % chunk)
                     )
             chain = [numbers.setdefault(name, len(numbers)) for name in names]
-            self.sizes |= dict.fromkeys(chain, size)
+            for index, key in enumerate(chain):
+                is_turn = self.preset.entry is Entry.TURN
+                self.sizes[key] = size if is_turn else self.object_bytes(chunk, index)
             if self.preset.partial_chunks and tokens % chunk:
                 self.sizes[chain[-1]] = self.chunk_bytes(tokens % chunk)
             # A turn's own entry is new, and is not looked for.
@@ -601,6 +631,8 @@ class Oracle:
                 for key in plan.chain[: plan.known]
                 if (tier := self.fastest(key)) is not None
             ]
+        if self.groups:
+            return self.find_groups(plan)
         found = self.run_of(plan.chain)
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
         if (
@@ -609,6 +641,65 @@ class Oracle:
         ):
             found = found[:in_fastest]
         return found
+
+    def find_groups(self, plan: Plan) -> list[tuple[int, Tier]]:
+        """Return what of the plan's chain is needed of the longest prefix that can be used."""
+        p, chunks = self.preset, len(plan.chain) // self.per_chunk
+        usable = [(end, self.needed_of(plan.chain, end)) for end in range(chunks + 1)]
+        end, found = next(of for of in reversed(usable) if of[1] is not None)
+        assert found is not None
+        below = [i for i, (_, tier) in found if tier.number]
+        first_below = min(below, default=end * self.per_chunk) // self.per_chunk
+        if below and (end - first_below) * p.chunk_tokens < p.min_load_tokens:
+            shorter = [of for of in usable[: first_below + 1] if of[1] is not None]
+            end, found = shorter[-1]
+            assert found is not None
+            if any(tier.number for _, (_, tier) in found):
+                end, found = 0, []
+        plan.end = end * self.per_chunk
+        return [hit for _, hit in found]
+
+    def needed_of(self, chain: list[int], chunks: int) -> list[tuple[int, tuple[int, Tier]]] | None:
+        """Return what is needed of a prefix of so many chunks, by place; None if any is missing."""
+        hits, tiers = [], list(self.tiers)
+        for chunk in range(chunks):
+            next_tiers = tiers
+            for k, piece in enumerate(self.groups):
+                index = chunk * self.per_chunk + k
+                if chunk < self.first_needed(piece, chunks):
+                    continue
+                holding = [t for t in tiers if chain[index] in t.objects and not t.is_gone]
+                if not holding:
+                    return None
+                hits.append((index, (chain[index], holding[0])))
+                if piece.kind is PieceKind.GROWING and self.preset.match is Match.PREFIX_BY_TIER:
+                    next_tiers = [t for t in next_tiers if t.number >= holding[0].number]
+            tiers = next_tiers
+        return hits
+
+    def first_needed(self, piece: Piece, chunks: int) -> int:
+        """Return the first chunk of a prefix of so many that the layers of `piece` need."""
+        chunk, window = self.preset.chunk_tokens, piece.window_tokens or 0
+        return {
+            PieceKind.GROWING: 0,
+            PieceKind.SLIDING: chunks - -(-window // chunk),
+            # The chunk in which the span began that the next token belongs to.
+            PieceKind.CHUNKED: chunks * chunk // max(1, window) * window // chunk,
+            PieceKind.STATE: chunks - 1,
+        }[piece.kind]
+
+    def chunk_tiers(
+        self, plan: Plan, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
+    ) -> list[Tier]:
+        """Return the slowest tier that each chunk that is used comes from."""
+        if not self.groups:
+            return [tier for _, tier in retrieved + found]
+        where, tiers = dict(found), []
+        for first in range(0, plan.end, self.per_chunk):
+            keys = plan.chain[first : first + self.per_chunk]
+            levels = [where[key].number for key in keys if key in where]
+            tiers.append(self.tiers[max(levels, default=0)])
+        return tiers
 
     def bring_up(
         self, retrieved: list[tuple[int, Tier]], found: list[tuple[int, Tier]]
@@ -710,25 +801,6 @@ class Oracle:
             taken += self.sizes[key]
         return keys
 
-    def read_bytes(self, key: int, place: int, chunks: int) -> int:
-        """Return what is read of a chunk at `place` of a prefix of so many `chunks`."""
-        if len(self.pieces) < 2:
-            return self.sizes[key]
-        chunk = self.preset.chunk_tokens
-        read = 0
-        for piece in self.pieces:
-            window = piece.window_tokens or 0
-            first = {
-                PieceKind.GROWING: 0,
-                PieceKind.SLIDING: chunks - -(-window // chunk),
-                # The chunk in which the span began that the next token belongs to.
-                PieceKind.CHUNKED: chunks * chunk // max(1, window) * window // chunk,
-                PieceKind.STATE: chunks - 1,
-            }[piece.kind]
-            if place >= first:
-                read += piece.copies * piece.size_bytes(chunk)
-        return read
-
     def load(self, found: list[tuple[int, Tier]], retrieved: list[tuple[int, Tier]], n: int) -> int:
         """Read documents, then the chain, one group of layers after the other.
 
@@ -750,12 +822,7 @@ class Oracle:
             self.emit("read", tier, "retrieve", key, n, stages.of(tier, tier.reads_at_once))
         for layer in range(self.layers):
             stages.end()
-            for place, (key, tier) in enumerate(found):
-                size = (
-                    self.read_bytes(key, place, len(found))
-                    if self.preset.entry is Entry.CHUNK
-                    else None
-                )
+            for key, tier in found:
                 self.emit(
                     "read",
                     tier,
@@ -764,7 +831,6 @@ class Oracle:
                     n,
                     stages.of(tier, tier.reads_at_once),
                     layers=[layer],
-                    size=size,
                 )
         return stages.end()
 
@@ -781,24 +847,25 @@ class Oracle:
         retrieved, found = yield from self.queue(plan, n)
         self.order = [*plan.documents, *plan.chain]
         if mode is not ServingMode.PREFILL_ONLY:
-            self.lookups += len(plan.documents) + (
-                plan.known if p.match is Match.ANY else len(plan.chain)
-            )
-            self.hits += len(found) + len(retrieved)
+            objects = plan.known if p.match is Match.ANY else len(plan.chain)
+            self.lookups += len(plan.documents) + objects // self.per_chunk
+            self.hits += len(self.chunk_tiers(plan, retrieved, found))
             self.count_past_miss([*plan.documents, *plan.chain])
         retrieved, found = self.bring_up(retrieved, found)
         stage = self.load(found, retrieved, n)
+        self.answers.catch_up()
         stage = self.promote(retrieved + found, n, stage, self.staged(retrieved + found))
         refused: list[int] = []
         if p.entry is Entry.CHUNK:
-            missed = plan.tokens - len(found + retrieved) * p.chunk_tokens
+            hits = len(self.chunk_tiers(plan, retrieved, found))
+            missed = plan.tokens - hits * p.chunk_tokens
         else:
             missed = (
                 plan.tokens
                 - sum(self.sizes[k] for k, _ in found + retrieved) // self.bytes_per_token
             )
         missed = 0 if mode is ServingMode.DECODE_ONLY else max(min(1, plan.tokens), missed)
-        self.here.find([tier for _, tier in retrieved + found], n, missed)
+        self.here.find(self.chunk_tiers(plan, retrieved, found), n, missed)
         if mode is ServingMode.DECODE_ONLY:
             yield 0
         else:
@@ -811,11 +878,19 @@ class Oracle:
             yield 0
         if mode is ServingMode.DECODE_ONLY:
             stage = self.hand_over(plan, n, stage)
-        stage = yield from self.decode(plan, n, stage)
+        answer = yield from self.decode(plan, n, stage)
         if refused:
             self.order = [*plan.documents, *plan.chain]
-            self.offer(self.order[len(self.order) - len(refused) :], n, stage, set())
-        for key in reversed([*plan.documents, *plan.chain]):
+            self.offer(self.order[len(self.order) - len(refused) :], n, answer.stage, set())
+        self.use_at_end(plan, answer)
+
+    def use_at_end(self, plan: Plan, answer: Answer) -> None:
+        """Let the objects of a request that ends count as used again, from the last to the first."""
+        for key in reversed(answer.unnamed):
+            top = self.tiers[0]
+            if key in top.objects and top.recency is not Recency.HEAD_FIRST:
+                top.policy.hit(key)
+        for key in reversed([*plan.documents, *plan.chain, *plan.answers]):
             for tier in self.tiers:
                 is_used = tier.recency is not Recency.HEAD_FIRST and type(tier.policy) is Lru
                 if is_used and key in tier.objects and not tier.is_gone:
@@ -823,12 +898,16 @@ class Oracle:
 
     def look_up(self, plan: Plan) -> tuple[list[tuple[int, Tier]], list[tuple[int, Tier]]]:
         """Return which of its documents and of its chain are found, and where."""
+        self.answers.catch_up()
         if self.preset.workload.mode is ServingMode.PREFILL_ONLY:
             return [], []
         documents = [
             (key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None
         ]
-        return self.cut(documents, self.find(plan))
+        documents, found = self.cut(documents, self.find(plan))
+        if not self.groups:
+            plan.end = len(found)
+        return documents, found
 
     def queue(self, plan: Plan, n: int) -> Generator[int | None, None, Any]:
         """Yield until it is looked up.
@@ -888,6 +967,9 @@ class Oracle:
         taker.turns += 1
         sender.waiting.pop(n, None)
         needed = self.give_memory(n, sender)
+        self.enter(taker.number)
+        self.answers.catch_up()
+        self.enter(sender.number)
         if taker.is_bounded:
             there = [key for key in [*plan.documents, *plan.chain] if key in taker.tiers[0].objects]
             taker.take_memory(n, needed, there, self.sizes, None)
@@ -967,12 +1049,15 @@ class Oracle:
         for k, part in enumerate(parts):
             if 0 < k < len(steps):
                 yield self.prefill_ns(ends[k - 1], ends[k])
+            self.answers.catch_up()
             self.order = order
-            self.known = set(found) if order is plan.chain and p.offers_hits else set()
+            is_known = p.offers_hits or self.generated_hits(plan)
+            hits = plan.chain[: plan.end] if self.groups else found
+            self.known = set(hits) if order is plan.chain and is_known else set()
             stage, refused, before = self.offer(refused + part, n, stage, before)
             self.known = set()  # of this request alone: others store before its next step
         if plan.documents:
-            refused = refused[max(0, len(refused) - (len(plan.chain) - len(found))) :]
+            refused = refused[max(0, len(refused) - (len(plan.chain) - plan.end)) :]
         return stage, refused
 
     def parts(
@@ -983,7 +1068,7 @@ class Oracle:
         """
         p, mode = self.preset, self.preset.workload.mode
         lost = [key for key in plan.documents if self.fastest(key) is None]
-        new = plan.chain[plan.known if p.match is Match.ANY else len(found) :]
+        new = plan.chain[plan.known if p.match is Match.ANY else plan.end :]
         if p.match is Match.ANY:
             prompt = plan.chain[: plan.prompt]
             lost += [
@@ -992,14 +1077,34 @@ class Oracle:
                 if mode is ServingMode.PREFILL_ONLY or self.fastest(key) is None
             ]
         if plan.documents or (plan.prompt and p.match is Match.ANY):
-            order = lost + new
+            order = lost + self.generated_hits(plan) + new
             each = max(1, p.offer_tokens // p.chunk_tokens if p.offer_tokens else len(order))
             return order, [order[at : at + each] for at in range(0, len(order), each)] or [[]]
         ends = [
-            min(len(new), sum(steps[: k + 1]) // p.chunk_tokens) for k in range(len(steps) - 1)
+            min(len(new), sum(steps[: k + 1]) // p.chunk_tokens * self.per_chunk)
+            for k in range(len(steps) - 1)
         ] + [len(new)]
         parts = [new[first:end] for first, end in zip([0, *ends], ends, strict=False)]
-        return plan.chain, [(found if p.offers_hits else []) + parts[0], *parts[1:]]
+        hits = found if p.offers_hits else self.generated_hits(plan)
+        if self.groups and p.offers_hits:
+            hits = [key for key in plan.chain[: plan.end] if self.fastest(key) is not None]
+        return plan.chain, [hits + parts[0], *parts[1:]]
+
+    def generated_hits(self, plan: Plan) -> list[int]:
+        """Return what was found last and generated by the turn before: it is stored below, too."""
+        first, end = plan.generated
+        is_stored = self.answers.is_on and self.preset.placement is Placement.WRITE_THROUGH
+        return plan.chain[first : plan.end] if is_stored and first < plan.end <= end else []
+
+    def generated_tokens(self, n: int, plan: Plan) -> int:
+        """Return how many tokens request `n`, which decodes here, has generated."""
+        start, first_step = self.first_steps[n]
+        if self.preset.is_batched:
+            batch = self.batch
+            passed = (self.now - batch.now) * 1024 // batch.step if batch.reads else 0
+            return (batch.steps + passed - first_step) // 1024
+        per_token = self.preset.decode_ns_per_token
+        return (self.now - start) // per_token if per_token else plan.output
 
     def count_past_miss(self, keys: list[int]) -> None:
         """Count look-ups that do not stop at a miss.
@@ -1051,13 +1156,13 @@ class Oracle:
             return 0
         return (mode is ServingMode.BOTH) + -(-plan.output // p.decode_read_tokens)
 
-    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, int]:
+    def decode(self, plan: Plan, n: int, stage: int) -> Generator[int | tuple[int], None, Answer]:
         """Yield waits in ns, or in 1024ths of a step of the batch, in a tuple.
 
-        Return the stage that follows.
+        Return the answer in GPU memory.
         """
         p, mode = self.preset, self.preset.workload.mode
-        start = self.now
+        start, answer = self.now, Answer(plan, n, stage)
 
         def until(tokens: int) -> int | tuple[int]:
             if not p.is_batched:
@@ -1068,6 +1173,8 @@ class Oracle:
         def join() -> int:
             if p.is_batched:
                 self.change_batch({n: self.step_bytes(plan.tokens + plan.output // 2)})
+            self.first_steps[n] = self.now, self.batch.steps
+            self.answers.start(answer)
             return self.batch.steps
 
         first_step = 0 if p.decode_reads_at_once else join()
@@ -1081,14 +1188,16 @@ class Oracle:
             if tier is not None:
                 tier.hit(plan.chain[-1], self.sizes[plan.chain[-1]])
                 self.use(plan.chain[-1])
-                self.emit("read", tier, "decode", plan.chain[-1], n, stage)
-                stage += 1
+                self.emit("read", tier, "decode", plan.chain[-1], n, answer.stage)
+                answer.stage += 1
         if p.decode_reads_at_once:
             first_step = join()
         yield until(plan.output)
+        self.answers.finish(answer)
         self.change_batch(leaves=n)
         self.give_memory(n, self.here)
-        return stage
+        self.answers.free_unfilled(answer)
+        return answer
 
     def change_batch(
         self,
@@ -1176,6 +1285,13 @@ class Oracle:
             else []
         )
 
+    def is_stored_nowhere(self, key: int) -> bool:
+        """Return whether no tier has `key`; of a hit, none below the fastest."""
+        holder = self.fastest(key)
+        if key in self.known:
+            holder = next((t for t in self.tiers[1:] if key in t.objects and not t.is_gone), None)
+        return holder is None
+
     def store_staged(
         self, keys: list[int], n: int | None, stage: int | None, first: str, rest: str
     ) -> int:
@@ -1183,7 +1299,7 @@ class Oracle:
         staging, stages = self.staging, Stages(stage or 0)
         assert staging is not None
         if self.preset.skip_held:
-            keys = [key for key in keys if self.fastest(key) is None]
+            keys = [key for key in keys if self.is_stored_nowhere(key)]
         buffers = self.buffered_writes(staging, keys)
         tops = {
             key: next((t.number for t in self.tiers if t.takes(self.sizes[key])), len(self.tiers))

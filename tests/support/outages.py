@@ -137,6 +137,7 @@ class Outages:
         asleep = [(0, *oracle.asleep.pop(n)) for n in node.queued if n in oracle.asleep]
         node.queued.clear()
         node.held.clear()
+        node.answers.clear()
         node.used.clear()
         node.is_full = False
         for _, place, _ in mine + node.decoding + asleep:

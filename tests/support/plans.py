@@ -35,6 +35,8 @@ class User:
         self.session = self.turns = self.history = 0
         self.own: list[int] = []
         """Objects of its conversation, but for what all share."""
+        self.generated = (0, 0)
+        """Which of them its last turn generated."""
 
     def draw(self, low: int, high: int) -> int:
         self.drawn += 1
@@ -118,6 +120,7 @@ class Users:
                 self.prompt_tokens,
             )
             self.sessions += 1
+            user.generated = (0, 0)
         asked, known = user.history + new, len(self.prompt) + len(user.own)
         wanted, size = len(user.own) + 1, new * oracle.bytes_per_token
         if preset.entry is Entry.CHUNK:
@@ -132,7 +135,8 @@ class Users:
         documents = [key for keys in self.documents for key in keys]
         return Plan(
             oracle.now, asked + self.retrieved, new, output, [*self.prompt, *user.own], known, len(self.prompt),
-            documents, session=user.session,
+            documents, session=user.session, retrieved=self.retrieved,
+            generated=(len(self.prompt) + user.generated[0], len(self.prompt) + user.generated[1]),
         )  # fmt: skip
 
     def steps(self, user: User) -> Iterator[int | tuple[int]]:
@@ -149,6 +153,9 @@ class Users:
         self, user: User, request: Iterator[int | tuple[int]], n: int
     ) -> Iterator[int | tuple[int]]:
         yield from request
+        answers = self.oracle.plans[n].answers
+        user.generated = (len(user.own), len(user.own) + len(answers))
+        user.own += answers
         self.oracle.here.end(n)
         del self.oracle.sent[n]
         user.turns += 1

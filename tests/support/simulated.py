@@ -80,12 +80,12 @@ def preset_of(*capacities: int | None, **fields: Any) -> Preset:
     """Return a write-through, prefix-matched, promoting preset of 4-token chunks, with `fields`
     replaced.
 
-    Where prompts and answers share steps, its fastest tier is a GPU's memory.
+    With `is_gpu`, and where prompts and answers share steps, its fastest tier is a GPU's memory.
     """
     tiers = tiers_of(
         capacities, fields.pop("high_watermark", 1.0), fields.pop("max_object_fraction", 1.0)
     )
-    if fields.get("step_tokens"):
+    if fields.pop("is_gpu", False) or fields.get("step_tokens"):
         tiers = (msgspec.structs.replace(tiers[0], name="gpu"), *tiers[1:])
     usual: dict[str, Any] = {
         "description": "test", "entry": Entry.CHUNK, "chunk_tokens": 4, "match": Match.PREFIX,

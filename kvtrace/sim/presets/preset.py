@@ -35,7 +35,7 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
 from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
 from kvtrace.llm.shape import ModelShape, stored_ranks
-from kvtrace.requests.users import LoadDefaults, Workload, complaints_of_workload
+from kvtrace.requests.users import LoadDefaults, ServingMode, Workload, complaints_of_workload
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.tier import (
     LINK,
@@ -107,6 +107,24 @@ class Promotion(StrEnum):
     """The object is copied to the fastest tier only, not to the tiers between."""
 
 
+class LayerGroups(StrEnum):
+    """The objects of a chunk of a model that has several kinds of layers.
+
+    With more than one, a request reads and promotes only those that it needs: of layers with a
+    window or a state, the last chunks of what it loads.
+    """
+
+    ONE = "one"
+    """One object, which has all layers."""
+    KIND = "kind"
+    """One for each kind: layers that attend to all tokens, those of each window, and states."""
+    EQUAL = "equal"
+    """Groups of equally many layers of one kind, as many as the kind with the fewest has: vLLM's.
+
+    As `kind` if layers of different kinds have different sizes.
+    """
+
+
 class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One caching stack's semantics, as a TOML file in `presets/` gives them."""
 
@@ -142,6 +160,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A latent (MLA), the same on all ranks, is stored by each, in place of by one for all."""
     layers_per_object: Tokens = 0
     """Layers in one object; 0 is all of them."""
+    layer_groups: LayerGroups = LayerGroups.ONE
+    """The objects of a chunk of a model that has several kinds of layers."""
     partial_chunks: bool = False
     """The chunk that a prompt's end does not fill is stored, too, an object of its tokens.
 
@@ -172,9 +192,10 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     does not count as used. Needs a tier that stages.
     """
     store_generated: bool = False
-    """Store the chunks that generated tokens fill, too.
+    """Store the chunks that generated tokens fill, too, in all tiers as the request ends.
 
-    This applies to synthetic users only: files do not name the blocks of generated tokens.
+    In GPU memory they are in any case. This applies to synthetic users only: files do not name the
+    blocks of generated tokens.
     """
     decode_read_tokens: Tokens = 0
     """The turn's own entry is read once, and once more for each so many generated tokens.
@@ -272,9 +293,21 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
         None if it is not GPU memory or has no bound.
         """
+        return self.tiers[0].capacity_bytes if self._has_gpu_memory else None
+
+    @property
+    def _has_gpu_memory(self) -> bool:
+        """Tell whether the first tier is GPU memory, in which requests run."""
         top = self.tiers[0]
         is_gpu = top.name == "gpu" and top.policy is Policy.LRU and top.scope is Scope.NODE
-        return top.capacity_bytes if is_gpu and not top.takes_whole else None
+        return is_gpu and not top.takes_whole
+
+    @property
+    def holds_answers(self) -> bool:
+        """Tell whether generated tokens take room in the first tier, which is GPU memory then."""
+        is_decoding = self.workload.mode is ServingMode.BOTH
+        has_room = self._has_gpu_memory and self.tiers[0].capacity_bytes != 0
+        return self.entry is Entry.CHUNK and is_decoding and has_room
 
     def memory_notes(self, model: ModelShape, ranks: int) -> list[str]:
         """Return a note if the capacity of tier `gpu` does not fit the memory of `ranks` GPUs
@@ -415,6 +448,12 @@ def _complaints(preset: Preset) -> Iterator[str]:
         preset.pad_bytes > 1 or preset.layers_per_object or preset.partial_chunks
     ):
         yield "pad_bytes, layers_per_object and partial_chunks need entry=chunk"
+    if preset.layer_groups is not LayerGroups.ONE and (
+        preset.layers_per_object or any(t.staging for t in preset.tiers)
+    ):
+        yield "layer_groups excludes a tier with staging, and layers_per_object"
+    if any(t.lease for t in preset.tiers) and preset.placement is not Placement.WRITE_THROUGH:
+        yield "lease needs placement=write-through"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
@@ -512,6 +551,12 @@ def _complaints_of_offers(preset: Preset) -> Iterator[str]:
             yield f"{knob} needs admission=always here"
 
 
+_OMITTED_IF_OFF = (
+    *("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", "layer_groups"),
+    ATTENTION,
+)
+
+
 def as_config(preset: Preset) -> JsonObject:
     """Return `preset` as plain values, for the metadata.
 
@@ -520,8 +565,8 @@ def as_config(preset: Preset) -> JsonObject:
     tree: JsonObject = msgspec.to_builtins(preset)
     if preset.fleet.nodes == 1:
         del tree["fleet"]
-    for knob in ("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", ATTENTION):
-        if not tree[knob]:
+    for knob in _OMITTED_IF_OFF:
+        if not tree[knob] or tree[knob] == LayerGroups.ONE:
             del tree[knob]
     for knob in ("user_kind", "think_time"):
         if tree["workload"][knob] is None:

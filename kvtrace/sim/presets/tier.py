@@ -192,6 +192,17 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Without it, one after the other as the tier's write bandwidth allows.
     """
+    pins_queued: bool = False
+    """What waits in the store queue is not evicted from the tier above until a heartbeat takes it.
+
+    What fills no bucket then is let go: it counts toward the next bucket and is not in it.
+    """
+    lease: Duration | None = None
+    """For how long an object that was looked up or read is not evicted, such as `10s`.
+
+    Objects are evicted in the order in which their leases end. A tier that finds none to evict fills
+    up to its capacity; what it has no room for then waits, and is stored once it has.
+    """
     bucket_objects: Waiting = 0
     """Objects written together, as one file, at a heartbeat.
 
@@ -422,7 +433,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
         ("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"),
         (),
     ),
-    **dict.fromkeys(("each_rank_reads", *PRICES), ()),
+    **dict.fromkeys(("each_rank_reads", "pins_queued", "lease", *PRICES), ()),
 }
 """Knobs that have no effect while the knob they depend on, the key, is at its default."""
 
@@ -445,6 +456,7 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield f"{name}: admission=tinylfu needs policy={', '.join(IN_ORDER[:-1])} or {IN_ORDER[-1]}"
     yield from _complaints_of_times(tier, name)
     yield from _complaints_of_waiting(tier, name)
+    yield from _complaints_of_lease(tier, name)
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need read_bandwidth or write_bandwidth"
     for field, *more_policies in (
@@ -469,6 +481,19 @@ def _complaints_of_times(tier: TierSetting, name: str) -> Iterator[str]:
             yield f"{name}: {field} needs evict_every, such as 1s"
     if tier.fits_at_once and tier.staging:
         yield f"{name}: fits_at_once excludes staging: a buffer is taken or not"
+
+
+def _complaints_of_lease(tier: TierSetting, name: str) -> Iterator[str]:
+    """Yield the contradictions between a read lease and other knobs."""
+    is_plain = tier.policy is Policy.LRU and tier.admission is Admission.ALWAYS
+    others = tier.evict_every or tier.staging or tier.whole_offers or tier.store_queue
+    if tier.lease and (tier.capacity is None or not is_plain or others):
+        yield (
+            f"{name}: lease needs a capacity, policy=lru and admission=always, and excludes"
+            " evict_every, staging, whole_offers and store_queue"
+        )
+    if tier.pins_queued and not tier.bucket_objects:
+        yield f"{name}: pins_queued needs bucket_objects"
 
 
 def _complaints_of_waiting(tier: TierSetting, name: str) -> Iterator[str]:

@@ -316,7 +316,7 @@ def test_session_aware_eviction_evicts_the_blocks_of_vllm(
 @pytest.mark.first(slots=1)
 @pytest.mark.parametrize(("slots", "reads"), [(32768, 295), (4096, 0)])
 def test_vllm_writes_and_reads_the_same_slots_of_its_disk_file(monkeypatch, tmp_path, slots, reads):
-    longest = write_alike(tmp_path / "requests.jsonl", CONVERSATION, 150)
+    longest = write_alike(tmp_path / "requests.jsonl", CONVERSATION, 150, output=1)
     # Its GPU held the longest prompt, and of the slots one is never used.
     gpu, block = longest // 16 + 2, 2 * 16 * TOKEN_BYTES
     settings = [f"tiers.gpu.capacity={gpu * block}B", f"tiers.nvme.capacity={(slots - 1) * block}B"]
@@ -357,7 +357,7 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(
     if "together" in name:
         assert adversarial.write(trace, adversarial.together) == count
     else:
-        write_alike(trace, CONVERSATION, count)
+        write_alike(trace, CONVERSATION, count, output=1)
     settings = [*bounded(BLOCK, gpu, cpu), "recency=at-end", f"offer_tokens={STEP}"]
     settings += [
         f"prefill_ns_per_token={token_ns}",
@@ -397,12 +397,12 @@ def test_vllms_scheduler_finds_as_much_for_prompts_that_wait(
 @pytest.mark.parametrize(
     ("blocks", "step", "token_ns", "rel", "more"),
     [
-        (65_536, 2048, 36_000, 0.04, 0.03),
+        (65_536, 2048, 36_000, 0.04, 0),
         (16_384, 2048, 21_560, 0.04, 0),
         (262_144, 2048, 21_560, 0.03, 0),
         (262_144, 2048, 36_000, 0.15, 0),
         (262_144, 8192, 21_560, 0.06, 0),
-        (65_536, 2048, 21_560, 0.03, 0.15),
+        (65_536, 2048, 21_560, 0.05, 0.04),
         (16_384, 2048, 12_000, 0.05, 0),
     ],
 )
@@ -412,8 +412,8 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
     """Under a virtual clock, with 7 ms a step for the weights and 56 ns for a token of cache.
 
     The GPU holds the caches of all requests, of half of them, or of some twenty at a time. Where it
-    holds half, the blocks of answers, which a file's requests do not name, displace more there:
-    ours finds up to 14 % more.
+    holds half, and prompts come as fast as they are computed, vLLM preempts requests, which are
+    computed again, and ours finds 4 % more; without the blocks of answers it was 14 %.
     """
     real = queued(f"vllm/vllm032-answers-gpu{blocks}-step{step}")[token_ns]
     trace, count, seen = tmp_path / "r.jsonl", len(real), {}
@@ -449,5 +449,5 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
     generating_ns = sum(last - first for _, _, first, last in real.values())
     # The first token is the prompt's.
     assert stats["decode"]["mean_ns_per_token"] == pytest.approx(
-        generating_ns / (sum(outputs) - count), rel=0.02
+        generating_ns / (sum(outputs) - count), rel=0.03
     )

@@ -27,7 +27,7 @@ from kvtrace.llm.shape import (
 from kvtrace.requests.requests import Waits, waits_of
 from kvtrace.sim.output import trace_batch
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Match, Placement, Promotion
+from kvtrace.sim.presets.preset import Entry, LayerGroups, Match, Placement, Promotion
 from kvtrace.sim.presets.tier import Admission, Recency, TierSetting
 from kvtrace.sim.simulation import Load
 from kvtrace.trace.inventory import Ledger
@@ -131,6 +131,7 @@ def presets(draw, semantics):
     capacity = st.none() | st.integers(0, 90) | st.sampled_from([0, 16, 32, 48, 64, 128, 256])
     return preset_of(
         *draw(st.lists(capacity, min_size=1, max_size=4)),
+        is_gpu=draw(st.booleans()),
         entry=entry, match=match, placement=placement, promotion=promotion,
         chunk_tokens=draw(st.sampled_from([1, 2, 4, 8])),
         high_watermark=draw(st.sampled_from([1.0, 0.8, 0.5])),
@@ -330,6 +331,10 @@ def test_marks_exclusion_windows_layers_and_padding(semantics, data):
         st.sampled_from([(WINDOWS, 1), (WINDOWS, 2), (FOUR_LAYERS, 1), (FOUR_LAYERS, 2)])
     )
     layers = 1
+    if model is WINDOWS and preset.entry is Entry.CHUNK:
+        groups = data.draw(st.sampled_from([LayerGroups.ONE, LayerGroups.KIND]))
+        match = data.draw(st.sampled_from([Match.PREFIX, Match.PREFIX_BY_TIER]))
+        preset = msgspec.structs.replace(preset, layer_groups=groups, match=match)
     if model is FOUR_LAYERS and preset.entry is Entry.CHUNK:
         preset = msgspec.structs.replace(
             preset, layers_per_object=data.draw(st.sampled_from([0, 1, 2, 3]))

@@ -43,7 +43,7 @@ def test_users_share_what_plain_python_says(workload, data):
     capacities = data.draw(st.lists(st.none() | st.integers(0, 200_000), min_size=1, max_size=4))
     preset = preset_of(
         *capacities, entry=entry, match=match, placement=placement, promotion=promotion,
-        chunk_tokens=data.draw(st.sampled_from([256, 1024])),
+        chunk_tokens=data.draw(st.sampled_from([256, 1024])), is_gpu=data.draw(st.booleans()),
         max_object_fraction=data.draw(st.sampled_from([1.0, 0.25])),
         high_watermark=data.draw(st.sampled_from([1.0, 0.8])),
         exclusive=placement is Placement.WRITE_BACK and data.draw(st.booleans()),

@@ -104,12 +104,9 @@ def test_requests_that_move_nothing_are_counted_as_gen_does(tmp_path, monkeypatc
     asked, path = tmp_path / "r.jsonl", tmp_path / "t.parquet"
     line = '{{"timestamp": {0}, "input_length": {1}, "output_length": 1, "hash_ids": {2}}}\n'
     asked.write_text(line.format(0, 9, [1]) + line.format(1, 1024, [2, 3]) + line.format(2, 9, [4]))
-    assert (
-        kvtrace(
-            monkeypatch, "gen", asked, "--preset", "lmcache-disk", "--model", "tiny-1b", "-o", path
-        )
-        == 0
-    )
+    # In the memory of a GPU each would take blocks.
+    options = ["--preset", "lmcache-disk", "--model", "tiny-1b", "--set", "tiers.gpu.capacity=0"]
+    assert kvtrace(monkeypatch, "gen", asked, *options, "-o", path) == 0
     assert kvtrace(monkeypatch, "info", path) == 0
     assert shows(capsys.readouterr().out, "4 objects … 1 … 3 requests")
 
@@ -251,6 +248,7 @@ def test_requests_that_were_cut_off_make_no_objects(tmp_path, monkeypatch, prese
     (tmp_path / "inline.jsonl").write_text(INLINE)
     path = tmp_path / "t.parquet"
     options = ["--source", "mooncake", tmp_path / "inline.jsonl", "--limit", 2, "--preset", preset]
+    options += ["--set", "tiers.gpu.capacity=0"]  # where answers would be objects, too
     assert kvtrace(monkeypatch, "gen", *options, "-o", path) == 0
     assert kvtrace(monkeypatch, "validate", path) == 0
     # 1200 tokens are 4 chunks of 256, and 700 share the first 512 with them and none more; or a

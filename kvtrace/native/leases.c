@@ -1,0 +1,229 @@
+// Tiers that do not evict what was read of late, nor what waits for the tier below.
+//
+// Mooncake's master (mooncake-store/src/master_service.cpp) gives each object a lease:
+//
+//     put                      the lease is over at once
+//     looked up or read        it lasts lease_ns from then on
+//     queued for the SSD       pinned until the heartbeat that takes it (OffloadObjectHeartbeat)
+//     written to the SSD       looked up for that, and so leased (BatchQuerySegmentSlices)
+//     the tier is too full     of those that are neither leased nor pinned, the ones whose lease
+//     was
+//                              over first are evicted (BatchEvict)
+//     none of these is left    puts use the room above the limit; without any they are refused, and
+//                              tried again
+//
+// Here what is refused waits, and is stored in its order once the end of a lease, a heartbeat or a
+// later store finds room for it. List 0 has objects that were only put, list 1 those that were
+// read; both are in the order in which their leases end, which a slot's note counts.
+#include "sim.h"
+
+#include <stdlib.h>
+
+enum { PUT, READ };
+enum { GROWTH = 1 << 8 }; // Arrays of C's own grow by so many items.
+
+// --- the operations of the tier's policy
+
+EXPORT void lease_on_insert(World *world, int64_t level, int64_t slot, int64_t now) {
+    policy_note_of(world, level, slot)->count = now;
+    list_enter(world, level, slot, PUT);
+}
+
+static void lease_grant(World *world, int64_t level, int64_t slot, int64_t now) {
+    list_leave(world, level, slot);
+    policy_note_of(world, level, slot)->count = now + world->tiers[level].lease_ns;
+    list_enter(world, level, slot, READ);
+}
+
+EXPORT void lease_on_hit(World *world, int64_t level, int64_t slot) {
+    lease_grant(world, level, slot, world->control.now);
+}
+
+EXPORT void lease_on_remove(World *world, int64_t level, int64_t slot, UNUSED int64_t is_evicted) {
+    list_leave(world, level, slot);
+}
+
+// Whether the tier below has yet to take the object.
+static bool lease_is_pinned(World *world, int64_t level, int64_t tier_slot) {
+    const Slot *object = &world->slots[tier_slot];
+    int64_t held_by = object->held_by;
+    if (object->place > 0) {
+        held_by |= world->slots[object->home].held_by;
+    }
+    return held_by & held_by_tier(level + 1);
+}
+
+// The slot of a list whose lease ends first, but for pinned ones; NONE without any.
+static int64_t lease_first(World *world, int64_t level, int64_t number) {
+    int64_t slot = list_of(world, level, number)->tail;
+    while (slot != NONE && lease_is_pinned(world, level, slot)) {
+        slot = list_link_of(world, level, slot)->newer;
+    }
+    return slot;
+}
+
+// That slot if its lease is over.
+static int64_t lease_first_over(World *world, int64_t level, int64_t number, int64_t now) {
+    int64_t slot = lease_first(world, level, number);
+    bool is_over = slot != NONE && policy_note_of(world, level, slot)->count <= now;
+    return is_over ? slot : NONE;
+}
+
+// The slot that is evicted next; NONE if all are leased or pinned.
+static int64_t lease_victim(World *world, int64_t level, int64_t now) {
+    int64_t put = lease_first_over(world, level, PUT, now);
+    int64_t read = lease_first_over(world, level, READ, now);
+    if (put == NONE || read == NONE) {
+        return put == NONE ? read : put;
+    }
+    bool is_put_first =
+        policy_note_of(world, level, put)->count <= policy_note_of(world, level, read)->count;
+    return is_put_first ? put : read;
+}
+
+EXPORT int64_t lease_choose_victim(World *world, int64_t level, UNUSED int64_t incoming) {
+    return lease_victim(world, level, world->control.now);
+}
+
+// --- room and leases
+
+// If the tier has no room for `size` bytes, evicts down to its low mark, or all that can be.
+static void lease_evict(World *world, int64_t level, int64_t size, int64_t now) {
+    const Tier *tier = &world->tiers[level];
+    if (tier_has_room(world, level, size)) {
+        return;
+    }
+    while (tier->live_bytes > 0 && tier->live_bytes + size > tier->low_bytes) {
+        int64_t victim = lease_victim(world, level, now);
+        if (victim == NONE) {
+            return;
+        }
+        tier_evict(world, level, victim, now);
+    }
+}
+
+// As tier_make_room.
+bool lease_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
+    const Tier *tier = &world->tiers[level];
+    int64_t size = world->slots[slot].size;
+    lease_evict(world, level, size, now);
+    return tier->live_bytes + size <= max_of(tier->full_bytes, tier->limit_bytes);
+}
+
+// The tier below `level` writes `slot`, which was queued.
+void lease_grant_written(World *world, int64_t level, int64_t slot, int64_t now) {
+    if (world->tiers[level].lease_ns) {
+        lease_grant(world, level, slot_in_tier(world, level, slot), now);
+    }
+}
+
+// A heartbeat has taken what was queued for `level`: the tier above may evict it.
+void lease_end_pins(World *world, int64_t level, int64_t now) {
+    if (level > 0 && world->tiers[level - 1].lease_ns) {
+        lease_evict(world, level - 1, 0, now);
+    }
+}
+
+// Looking up is a use, too: of objects behind the first miss.
+void lease_grant_looked_up(World *world, int64_t first, int64_t n) {
+    for (int64_t level = 0; level < world->tiers_count; level++) {
+        for (int64_t i = first; world->tiers[level].lease_ns && i < n; i++) {
+            if (object_is_in(world, world->chain[i], level)) {
+                lease_on_hit(world, level, slot_in_tier(world, level, world->chain[i]));
+            }
+        }
+    }
+}
+
+// Queues an object that was written for the tier below, if that has a queue: it is pinned at once.
+void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause) {
+    int64_t below = level + 1;
+    if (lease_queues_for(world, below) && !tiers_include(world->slots[slot].live, below)) {
+        store_queue_or_make_room(world, below, slot, cause.now, cause.phase);
+    }
+}
+
+// --- what waits for room
+
+// Lets `slot` wait for room in a tier, which has refused it.
+bool lease_wait(World *world, int64_t level, int64_t slot) {
+    Tier *tier = &world->tiers[level];
+    Slot *object = &world->slots[slot];
+    bool is_waiting = object->held_by & held_by_tier(level);
+    if (is_waiting || object->size > tier->largest_object_bytes) {
+        return false;
+    }
+    if (world->waiting_stores_end % GROWTH == 0) {
+        int64_t room = world->waiting_stores_end + GROWTH;
+        world->waiting_stores = memory_grow(world->waiting_stores, room, sizeof(WaitingStore));
+    }
+    world->waiting_stores[world->waiting_stores_end++] =
+        (WaitingStore){slot, level, world->control.node};
+    object->held_by |= (int16_t)held_by_tier(level);
+    tier->refused_objects++;
+    tier->refused_bytes += object->size;
+    return true;
+}
+
+// Stores an object that waited; returns false if there is still no room for it.
+static bool lease_store(World *world, const WaitingStore *waiting, int64_t now) {
+    int64_t level = waiting->level;
+    int64_t slot = waiting->slot;
+    if (!fleet_is_up(world, waiting->node)) {
+        return true;
+    }
+    fleet_move_to(world, waiting->node);
+    slot_refresh(world, slot);
+    if (tiers_include(world->slots[slot].live, level)) {
+        return true;
+    }
+    if (!lease_make_room(world, level, slot, now)) {
+        return false;
+    }
+    Cause store = {now, PHASE_STORE, NONE, NONE};
+    tier_write(world, level, slot, store);
+    lease_queue_below(world, level, slot, store);
+    return true;
+}
+
+// Stores those that wait, in their order, up to the first for which there is no room.
+void lease_store_waiting(World *world, int64_t now) {
+    int64_t node = world->control.node;
+    if (world->waiting_stores_first == world->waiting_stores_end) {
+        return;
+    }
+    while (world->waiting_stores_first < world->waiting_stores_end) {
+        WaitingStore waiting = world->waiting_stores[world->waiting_stores_first];
+        if (!lease_store(world, &waiting, now)) {
+            break;
+        }
+        world->waiting_stores_first++;
+        Slot *object = &world->slots[waiting.slot];
+        object->held_by &= (int16_t)~held_by_tier(waiting.level);
+        if (!object->held_by) {
+            slot_release(world, waiting.slot);
+        }
+    }
+    if (world->waiting_stores_first == world->waiting_stores_end) {
+        world->waiting_stores_first = 0;
+        world->waiting_stores_end = 0;
+    }
+    fleet_move_to(world, node);
+}
+
+// When the end of a lease may make room for what waits for a tier; UNBOUNDED if nothing waits.
+int64_t lease_due_ns(World *world, int64_t level) {
+    if (world->waiting_stores_first == world->waiting_stores_end) {
+        return UNBOUNDED;
+    }
+    const WaitingStore *waiting = &world->waiting_stores[world->waiting_stores_first];
+    if (waiting->level != level || waiting->node != world->control.node) {
+        return UNBOUNDED;
+    }
+    int64_t slot = lease_first(world, level, READ);
+    return slot == NONE ? UNBOUNDED : policy_note_of(world, level, slot)->count;
+}
+
+void lease_free(World *world) {
+    free(world->waiting_stores);
+}
