@@ -166,6 +166,7 @@ def import_(
     vllm-bench  vllm bench serve --save-result: run.json with TTFT, times of tokens, throughput
     aiperf      AIPerf's profile_export_aiperf.json or .csv: the same
     lmcache-bench  lmcache bench engine's .json or .csv: the same
+    lmcache-l2  LMCache's trace of its L2 adapter (l2.lct): trace and ops
     blocks      blocks.parquet of kvreplay probe or of an import: a trace that kvreplay replays exactly
 
     \b

@@ -45,6 +45,7 @@ class Format(StrEnum):
     VLLM_BENCH = "vllm-bench", "vllm_bench:read_vllm"
     AIPERF = "aiperf", "aiperf:read_aiperf"
     LMCACHE_BENCH = "lmcache-bench", "lmcache_bench:read_lmcache"
+    LMCACHE_L2 = "lmcache-l2", "lmcache_l2:read_l2_trace"
     BLOCKS = "blocks", "blocktrace:read_blocks"
 
     def __new__(cls, name: str, reader: str) -> Self:

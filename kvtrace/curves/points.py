@@ -82,7 +82,13 @@ class Counted(Timed):
     """Prompt tokens that are loaded instead of recomputed."""
     input_tokens: int
     span_ns: int
-    """Simulated time that rates refer to."""
+    """Simulated time that rates a second refer to: until the last I/O."""
+    load_ns: int
+    """Time over which requests arrive.
+
+    Figures a day, a month and of a drive's life refer to it, so that a stack that falls behind is
+    neither cheaper nor wears less.
+    """
     tiers: list[TierDemand]
     first_token: TimeToFirstToken | None
     """Modelled TTFT, with and without the cache; null if nothing takes time."""
@@ -399,11 +405,6 @@ class Simulated(Counted):
     output_tokens: int
     live_bytes: list[int]
     """Live bytes at the end, by tier."""
-    load_ns: int
-    """Time over which requests arrive.
-
-    Monthly costs refer to it, so that a stack that falls behind is not cheaper.
-    """
     imbalance: float | None = None
     """Requests of the busiest node over the mean; null for one node."""
     duplicate_bytes: int | None = None
@@ -439,6 +440,7 @@ def simulated(
         simulation.stats(),
         max(requested_ns or 0, simulation.last_io_ns),
     )
+    load_ns = requested_ns or span_ns
     drive = drive_of(preset)
     written_bytes: tuple[int, ...] = ()
     if drive is not None:
@@ -459,11 +461,12 @@ def simulated(
         # A restarted request may recompute tokens.
         saved_tokens=stats.input_tokens - simulation.world.total.missed_tokens,
         span_ns=span_ns,
-        load_ns=requested_ns or span_ns,
+        load_ns=load_ns,
         tiers=[
             tier_demand(
                 *(counters, tier.capacity_bytes, rates, endurance),
                 is_drive=index == drive,
+                load_factor=span_ns / max(1, load_ns),
                 drive_bytes=drive_bytes,
                 instances=preset.fleet.instances(tier.scope),
             )
@@ -603,17 +606,20 @@ def tier_demand(
     endurance: Endurance | None,
     *,
     is_drive: bool,
+    load_factor: float = 1.0,
     drive_bytes: int | None = None,
     instances: int = 1,
 ) -> TierDemand:
     """Return the demand on a tier with the counters `stats`, at `rates`.
 
+    `load_factor` is the time of the rates over that in which requests arrive, to which wear refers.
     Only a drive wears. It has the capacity of the tier, unless `drive_bytes` is given; each instance
     of the tier has one drive.
     """
     drive_size, bytes_per_day = drive_bytes or capacity_bytes, None
     if is_drive and rates.write_bytes_per_s is not None:
-        bytes_per_day = rates.write_bytes_per_s.mean * SECONDS_PER_DAY / instances
+        bytes_per_s = rates.write_bytes_per_s.mean * load_factor
+        bytes_per_day = bytes_per_s * SECONDS_PER_DAY / instances
     return TierDemand(
         name=stats.name,
         hits=stats.hits,

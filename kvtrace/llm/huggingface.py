@@ -15,13 +15,13 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
 from kvtrace.core.errors import ConfigError, need_file
+from kvtrace.core.files import find_json
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.text import read_bounded
@@ -32,7 +32,10 @@ _MULTI_HEAD_DEFAULT = {"llama", "phi3", "olmo", "olmo2", "opt"}
 _PLAIN_NAMES = """
 llama mistral mixtral qwen2 qwen2_moe qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text phi3 phi starcoder2 granite
 granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smollm3 opt falcon RefinedWeb
-RefinedWebModel nemotron-nas jamba lfm2 olmo3 exaone exaone4 exaone4_5_text exaone_moe
+RefinedWebModel nemotron-nas jamba lfm2 olmo3 exaone exaone4 exaone4_5_text exaone_moe apertus apertus1p5_text dots1
+ernie4_5 ernie4_5_moe ernie4_5_vl_moe_text flex_olmo glm4_moe glm4v_text glm4v_moe_text glm_ocr_text granite_swa
+granitemoe_swa granitemoeshared hunyuan_v1_dense hunyuan_v1_moe lfm2_moe minimax ministral nanochat olmo_hybrid
+phi4_multimodal phimoe qwen3_moe qwen3_omni_moe_text
 """
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
 _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
@@ -40,16 +43,23 @@ _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
 _SUSPECT = re.compile(
     r"^(swa_|index|indexer|mamba_|ssm_|linear_|lightning|rwkv|kda_|gdn_|conv_|compress|cla_|use_cla|cross_attention_l"
     r"|kv_|num_kv|multi_query|attn_layer|attn_type|attention_type|block_types|block_configs|layer_group|layers_block"
-    r"|hybrid_|no_rope|global_|local_attention|num_global|num_key_value|attention_window|attention_chunk)"
+    r"|hybrid_|no_rope|global_|local_attention|num_global|num_key_value|attention_window|attention_chunk"
+    r"|per_layer_)"
     r"|sliding|window|pattern|^sparse_attention"
 )
+# Passes over the same layers, each of which may keep a cache of its own; a single one changes nothing.
+_LOOPS = re.compile(r"loop|ut_steps$|_cycles$|recurrence")
 # Suspects by name that leave the cache as it is.
 _HARMLESS = re.compile(
     r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$"
     r"|^(index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
     r"|global_partial_rotary_factor|global_rope|mamba_ssm_dtype|mamba_ssm_cache_dtype|max_window_layers"
-    r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads)$"
+    r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads"
+    r"|num_sliding_attention_heads|activation_sparsity_pattern|(linear|kda)_(lower_bound|safe_gate|a_log_max"
+    r"|allow_neg_eigval))$"
 )
+# What only says in other words which layer is of which kind, where each is named.
+_FOLLOWS_FROM_NAMES = re.compile(r"_pattern$|^layer_group_size$|^no_rope_layers$")
 
 
 def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
@@ -75,21 +85,7 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     model_dtype = _model_dtype(text, config, notes)
     groups = _groups(text, model_dtype, notes)
     is_recurrent = any(isinstance(group, shapes.Recurrent) for group in groups)
-    for name, value in text.tree.items():
-        is_set = value not in (None, False, 0, [], {}, "")
-        if not is_recurrent and name.startswith(_RECURRENT_FIELDS) and _names_each_layer(text):
-            continue  # It lists its layers, and none of them has such a state.
-        if (
-            is_set
-            and name not in text.used
-            and _SUSPECT.search(name)
-            and not _HARMLESS.search(name)
-        ):
-            raise text.error(
-                name,
-                "may change what is cached, and is not supported; if it does not, remove it from a"
-                " copy",
-            )
+    _refuse_unread_fields(text, is_recurrent=is_recurrent)
     if text.optional_integer("num_nextn_predict_layers", 0) or text.optional_integer(
         "mtp_num_hidden_layers", 0
     ):
@@ -97,6 +93,13 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
     kind = text.text("model_type") or config.text("model_type") or "unnamed"
     is_named_so = text.get("max_position_embeddings") is None and "model_max_length" in text.tree
     context = "model_max_length" if is_named_so else "max_position_embeddings"
+    quantized = config if kv_dtype else _with_quantization(config, path, notes)
+    used_dtype = _kv_dtype(kv_dtype, quantized, text, model_dtype)
+    if used_dtype is shapes.KvDtype.FP8 and any(isinstance(g, shapes.Indexer) for g in groups):
+        notes.append(
+            "latents in fp8: where FlashMLA's sparse kernel reads them, vLLM keeps 656 B a token and"
+            f" layer ({named_parameter('kv_dtype')} fp8_ds_mla)"
+        )
     parameters, active = count_parameters(text)
     model = shapes.ModelShape(
         parameters=parameters,
@@ -104,11 +107,52 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
         source=f"config.json, model_type {kind}, SHA-256 {hashlib.sha256(data).hexdigest()[:16]}",
         groups=groups,
         max_context_tokens=text.integer(context),
-        kv_dtype=_kv_dtype(kv_dtype, config, text, model_dtype),
+        kv_dtype=used_dtype,
         notes=tuple(notes),
     )
     shapes.check(model, str(path))
     return model
+
+
+def _refuse_unread_fields(text: Fields, *, is_recurrent: bool) -> None:
+    """Raise ConfigError for a field that may change the cache, and that nothing has read."""
+    for name, value in text.tree.items():
+        if value in (None, False, 0, [], {}, "") or name in text.used:
+            continue
+        if not is_recurrent and name.startswith(_RECURRENT_FIELDS) and _names_each_layer(text):
+            continue  # It lists its layers, and none of them has such a state.
+        if _FOLLOWS_FROM_NAMES.search(name) and _names_each_layer(text):
+            continue
+        is_suspect = _SUSPECT.search(name) and not _HARMLESS.search(name)
+        if is_suspect or (_LOOPS.search(name) and value != 1):
+            raise text.error(
+                name,
+                "may change what is cached, and is not supported; if it does not, remove it from a"
+                " copy",
+            )
+
+
+_QUANTIZATION_FILE = "hf_quant_config.json"
+"""ModelOpt's file beside a config.json. vLLM reads it where there is no `quantization_config`."""
+
+
+def _with_quantization(config: Fields, path: Path, notes: list[str]) -> Fields:
+    """Return `config`, with the quantization of ModelOpt's file beside it if it has none itself."""
+    file = path.with_name(_QUANTIZATION_FILE)
+    quantization = (find_json(file, JsonObject) or {}).get("quantization")
+    if not isinstance(quantization, dict) or quantization.get("kv_cache_quant_algo") is None:
+        return config
+    algorithm = quantization["kv_cache_quant_algo"]
+    own = config.tree.get("quantization_config")
+    if own is None:
+        tree = config.tree | {"quantization_config": {"kv_cache_quant_algo": algorithm}}
+        return Fields(tree, config.where, config.used)
+    if isinstance(own, dict) and not ({"kv_cache_scheme", "kv_cache_quant_algo"} & own.keys()):
+        notes.append(
+            f"{_QUANTIZATION_FILE} says kv_cache_quant_algo {algorithm}, and config.json nothing:"
+            f" taken as not quantized, as vLLM does; or {named_parameter('kv_dtype')}"
+        )
+    return config
 
 
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -135,6 +179,28 @@ def _names_each_layer(text: Fields) -> bool:
     )
 
 
+class LayerKind(StrEnum):
+    """The kind of cache of a layer."""
+
+    FULL = "full"
+    SLIDING = "sliding"
+    CHUNKED = "chunked"
+    RECURRENT = "recurrent"
+    NONE = "no-cache"
+    """A feed-forward layer that counts as one."""
+
+
+_LATENT_CACHED = frozenset(
+    (
+        *("axk1", "bailing_hybrid", "deepseek_v2", "deepseek_v3", "deepseek_v32", "deepseek_v4"),
+        *("glm4_moe_lite", "glm_moe_dsa", "kimi_k2", "kimi_linear", "longcat_flash"),
+        *("longcat_flash_ngram", "pangu_ultra_moe"),
+    )
+)
+"""Model types whose latent vLLM caches, by `is_deepseek_mla` of its model_arch_config_convertor.py.
+"""
+
+
 def _groups(
     text: Fields, model_dtype: shapes.KvDtype, notes: list[str]
 ) -> tuple[shapes.Layers, ...]:
@@ -143,45 +209,78 @@ def _groups(
     kinds = layer_kinds(text, notes)
     # Latent and recurrent layers have these fields too, and do not go by them.
     text.use("num_key_value_heads")
+    if text.tree.get("kv_source_layers") == list(range(len(kinds))):
+        text.use("kv_source_layers")  # No layer shares the cache of another.
     if not text.get("use_cla"):
         text.use("cla_share_factor")  # of layers that share a cache, which this model has not
-    counts = Counter(kinds)
-    groups: list[shapes.Layers] = []
     is_latent = text.get("kv_lora_rank") is not None
     if text.get("index_head_dim") is not None and not is_latent:
         raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
-    if full := counts[LayerKind.FULL]:
-        if is_latent:
-            groups += _latent(text, kinds, full)
-        else:
-            groups.append(shapes.Full(layers=full, **_heads(text, is_full=True)))
-    elif is_latent:
-        raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
-    groups += _windowed(text, counts, is_latent=is_latent)
-    if counts[LayerKind.RECURRENT]:
-        groups.append(recurrent_layers(text, counts[LayerKind.RECURRENT], model_dtype, notes))
+    groups = _latent(text, kinds, notes) if is_latent else _with_heads(text, kinds)
+    if recurrent := kinds.count(LayerKind.RECURRENT):
+        groups.append(recurrent_layers(text, recurrent, model_dtype, notes))
     if not is_latent:
         groups += _index_keys(text, kinds, model_dtype)
     return tuple(groups)
 
 
-def _windowed(
-    text: Fields, counts: Mapping[LayerKind, int], *, is_latent: bool
-) -> list[shapes.Layers]:
-    """Return the groups of layers that attend to a window only."""
+_ATTENTION_KINDS = (LayerKind.FULL, LayerKind.SLIDING, LayerKind.CHUNKED)
+_HEAD_FIELDS = frozenset(("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim"))
+# What a layer may have of its own without any effect on its cache.
+_OTHER_FIELDS_OF_A_LAYER = re.compile(r"intermediate_size$|expert|_act$|^rope_|_rope_theta$")
+
+
+def _with_heads(text: Fields, kinds: list[LayerKind]) -> list[shapes.Layers]:
+    """Return the groups of layers whose keys and values have heads.
+
+    Layers of one kind are one group, unless some have heads or widths of their own.
+    """
+    overrides = _layer_overrides(text)
+    counts = Counter(
+        (kind, tuple(sorted(overrides.get(number, {}).items())))
+        for number, kind in enumerate(kinds)
+        if kind in _ATTENTION_KINDS
+    )
     groups: list[shapes.Layers] = []
-    for kind, name, struct in (
-        (LayerKind.SLIDING, "sliding_window", shapes.Sliding),
-        (LayerKind.CHUNKED, "attention_chunk_size", shapes.Chunked),
+    for (kind, override), layers in sorted(
+        counts.items(), key=lambda item: _ATTENTION_KINDS.index(item[0][0])
     ):
-        if counts[kind]:
-            if is_latent:
-                raise text.error(
-                    "kv_lora_rank", f"latent attention with {kind} layers is not supported"
-                )
-            heads = _heads(text, is_full=False)
-            groups.append(struct(layers=counts[kind], window_tokens=text.integer(name), **heads))
+        fields = Fields(text.tree | dict(override), text.where, text.used)
+        heads = _heads(fields, is_full=kind is LayerKind.FULL)
+        match kind:
+            case LayerKind.FULL:
+                groups.append(shapes.Full(layers=layers, **heads))
+            case LayerKind.SLIDING:
+                window = text.integer("sliding_window")
+                groups.append(shapes.Sliding(layers=layers, window_tokens=window, **heads))
+            case _:
+                chunk = text.integer("attention_chunk_size")
+                groups.append(shapes.Chunked(layers=layers, window_tokens=chunk, **heads))
     return groups
+
+
+def _layer_overrides(text: Fields) -> dict[int, dict[str, int]]:
+    """Return the fields of heads that layers have of their own, by the number of the layer.
+
+    transformers lists layers that differ from the others in `per_layer_config`.
+    """
+    config = text.nested("per_layer_config")
+    overrides: dict[int, dict[str, int]] = {}
+    for name in config.tree if config is not None else ():
+        layer = config.nested(name) if config is not None else None
+        if layer is None or not name.isdecimal():
+            raise text.error("per_layer_config", f"must be an object by layers, not by {name!r}")
+        unknown = [
+            field_name
+            for field_name in layer.tree
+            if field_name not in _HEAD_FIELDS and not _OTHER_FIELDS_OF_A_LAYER.search(field_name)
+        ]
+        if unknown:
+            raise layer.error(unknown[0], "may change what is cached, and is not supported")
+        overrides[int(name)] = {
+            field_name: layer.integer(field_name) for field_name in _HEAD_FIELDS & layer.tree.keys()
+        }
+    return overrides
 
 
 def _index_keys(
@@ -191,7 +290,13 @@ def _index_keys(
     groups: list[shapes.Layers] = []
     config = text.nested("sparse_attention_config")
     if config is not None and config.get("use_sparse_attention"):
-        layers = sum(1 for flag in config.numbers("sparse_attention_freq") if flag)
+        frequencies = config.numbers("sparse_attention_freq")
+        layers = sum(1 for flag in frequencies if flag)
+        without_value = config.get("sparse_disable_index_value")
+        if without_value is not None and without_value != frequencies:
+            raise config.error(
+                "sparse_disable_index_value", "index values beside index keys are not supported"
+            )
         dim = config.integer("sparse_index_dim")
         if layers:
             groups.append(shapes.IndexKeys(layers=layers, index_dim=dim, index_dtype=model_dtype))
@@ -333,7 +438,21 @@ def _plain_head_dim(text: Fields, kind: str) -> int:
     return hidden // heads
 
 
-def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.Layers]:
+def _latent(text: Fields, kinds: list[LayerKind], notes: list[str]) -> list[shapes.Layers]:
+    """Return the group of layers with a latent, and that of their indexers."""
+    layers = kinds.count(LayerKind.FULL)
+    if not layers:
+        raise text.error("kv_lora_rank", "no layer has full attention for it to be of")
+    for kind in (LayerKind.SLIDING, LayerKind.CHUNKED):
+        if kind in kinds:
+            raise text.error(
+                "kv_lora_rank", f"latent attention with {kind} layers is not supported"
+            )
+    if (model_type := text.text("model_type")) not in _LATENT_CACHED:
+        notes.append(
+            "the latent is taken as cached; an engine without latent attention for"
+            f" {model_type or 'this model'} caches its heads instead, several times as much"
+        )
     rope = text.integer("qk_rope_head_dim", minimum=0)
     names = {
         "query_heads": "num_attention_heads",
@@ -346,17 +465,22 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
             layers=layers, latent_dim=text.integer("kv_lora_rank"), rope_dim=rope, **widths
         )
     ]
+    return groups + _indexer(text, kinds)
+
+
+def _indexer(text: Fields, kinds: list[LayerKind]) -> list[shapes.Layers]:
+    """Return the group of the indexers of layers with a latent, if they have any."""
     if text.get("index_head_dim") is None:
         if text.get("index_topk") is not None:
             raise text.error("index_head_dim", "is missing, but there is an indexer (index_topk)")
-        return groups
+        return []
     width = text.integer("index_head_dim")
     if width % shapes.INDEX_SCALE_VALUES:
         raise text.error(
             "index_head_dim",
             f"{width} is not a multiple of the {shapes.INDEX_SCALE_VALUES} values to a scale",
         )
-    indexers = layers
+    indexers = kinds.count(LayerKind.FULL)
     types = text.get("indexer_types")
     if types is not None:
         if (
@@ -380,21 +504,17 @@ def _latent(text: Fields, kinds: list[LayerKind], layers: int) -> list[shapes.La
             "index_topk_freq", "which layers share an indexer is not said: add indexer_types"
         )
     text.use("index_kpool", "index_kpool_always_select_tail", "index_kpool_compress")
-    if indexers:
-        heads, top_tokens = (
-            text.optional_integer("index_n_heads"),
-            text.optional_integer("index_topk"),
+    if not indexers:
+        return []
+    return [
+        shapes.Indexer(
+            layers=indexers,
+            index_dim=width,
+            query_heads=text.optional_integer("index_n_heads"),
+            top_tokens=text.optional_integer("index_topk"),
+            pooled_tokens=text.optional_integer("index_kpool") or 1,
         )
-        groups.append(
-            shapes.Indexer(
-                layers=indexers,
-                index_dim=width,
-                query_heads=heads,
-                top_tokens=top_tokens,
-                pooled_tokens=text.optional_integer("index_kpool") or 1,
-            )
-        )
-    return groups
+    ]
 
 
 def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> shapes.KvDtype:
@@ -505,24 +625,17 @@ class Fields:
         return value
 
 
-class LayerKind(StrEnum):
-    """The kind of cache of a layer."""
-
-    FULL = "full"
-    SLIDING = "sliding"
-    CHUNKED = "chunked"
-    RECURRENT = "recurrent"
-    NONE = "no-cache"
-    """A feed-forward layer that counts as one."""
-
-
 _NAMED = {
-    **dict.fromkeys(("full_attention", "attention", "deepseek_sparse_attention"), LayerKind.FULL),
+    **dict.fromkeys(
+        ("full_attention", "attention", "deepseek_sparse_attention", "indexed_attention"),
+        LayerKind.FULL,
+    ),
     "sliding_attention": LayerKind.SLIDING,
     "chunked_attention": LayerKind.CHUNKED,
     **dict.fromkeys(("linear_attention", "mamba", "conv"), LayerKind.RECURRENT),
     **dict.fromkeys(("moe", "mlp"), LayerKind.NONE),
 }
+_INDEX_FIELDS = ("index_head_dim", "indexer_head_dim")
 _LETTERS = {"*": LayerKind.FULL, "M": LayerKind.RECURRENT, "-": LayerKind.NONE, "E": LayerKind.NONE}
 # Classes in which `sliding_window` is for every layer, and those in which every n-th layer is full.
 _ALL_SLIDE = {"mistral", "mixtral", "phi3", "starcoder2"}
@@ -580,6 +693,8 @@ def _said(text: Fields, layers: int) -> list[LayerKind]:  # noqa: C901, PLR0911,
                 raise text.error(
                     way, f"unknown kind of layer {unknown[0]!r}; known are {', '.join(_NAMED)}"
                 )
+            if "indexed_attention" in names and not any(map(text.tree.get, _INDEX_FIELDS)):
+                raise text.error(way, "indexed_attention, but the keys of its indexer are unknown")
             # What follows from the list.
             text.use("global_attn_every_n_layers", "full_attn_idxs")
             return [_NAMED[name] for name in names]
@@ -683,14 +798,16 @@ def _every(interval: int, layers: int, other_kind: LayerKind) -> list[LayerKind]
 
 
 # Heads, their width, state, groups, convolution kernel: of a gated delta net; of Mamba 2 as
-# Nemotron-H names them, and as Bamba and Granite do. Then those of Kimi's delta attention, which
-# stand in an object of their own.
+# Nemotron-H names them, and as Bamba and Granite do. Then those of Kimi's delta attention: in an
+# object of their own, or, as transformers writes them, beside all other fields.
 _RECURRENT = [names.split() for names in (
     "linear_num_value_heads linear_value_head_dim linear_key_head_dim linear_num_key_heads linear_conv_kernel_dim",
     "mamba_num_heads mamba_head_dim ssm_state_size n_groups conv_kernel",
     "mamba_n_heads mamba_d_head mamba_d_state mamba_n_groups mamba_d_conv",
 )]  # fmt: skip
 _KDA = ["num_heads", "head_dim", "head_dim", "num_heads", "short_conv_kernel_size"]
+_FLAT_KDA = ["linear_num_heads", *["linear_head_dim"] * 2, "linear_num_heads"]
+_FLAT_KDA.append("linear_conv_kernel_dim")
 
 
 def recurrent_layers(
@@ -706,6 +823,8 @@ def recurrent_layers(
     names = next((n for n in _RECURRENT if text.get(n[0]) is not None), None)
     if names is None and (kda := text.nested("linear_attn_config")) is not None:
         fields, names, state_dtype, default = kda, _KDA, shapes.KvDtype.FP32, "as vLLM keeps KDA's"
+    if names is None and text.get("linear_num_heads") is not None:
+        names, state_dtype, default = _FLAT_KDA, shapes.KvDtype.FP32, "as vLLM keeps KDA's"
     if names is not None:
         if fields.get(names[1]) == "auto":
             raise fields.error(names[1], "must be a whole number, not 'auto'")

@@ -283,20 +283,20 @@ class _Chat(msgspec.Struct):
     timestamp: reading.Seconds
     input_length: reading.Count
     output_length: reading.Count
-    hash_ids: list[reading.BlockId]
+    hash_ids: list[reading.BlockId] | None = None
     parent_chat_id: int = ROOT
     type: str = "text"
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-@reading.source(lambda start: start.is_json_with("timestamp", "hash_ids", "chat_id"))
+@reading.source(lambda start: start.is_json_with("timestamp", "input_length", "chat_id"))
 def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's
-    `turn` less 1. Prompts have ids for all their blocks, or for whole blocks only. TraceError if a
-    line is not such an object, its ids do not fit its length, a chat is there twice, or time goes
-    backwards.
+    `turn` less 1. Prompts have ids for all their blocks, or for whole blocks only. In a file without
+    ids prompts share a prefix only within a conversation. TraceError if a line is not such an object,
+    its ids do not fit its length, a chat is there twice, or time goes backwards.
 
     Qwen-Bailian JSONL request traces (Alibaba, ATC'25): conversations by parent links, and 16-token
     block ids.
@@ -310,6 +310,8 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
     """Row, conversation and time of each chat."""
     waits: list[tuple[int, int, int, bool]] = []
     types, conversations, orphans = Counter[str](), 0, 0
+    with_ids = without_ids = branches = 0
+    parents: set[int] = set()
     for number, line in lines:
         time_ns = round(line.timestamp * NS_PER_S)
         if time_ns < latest_ns:
@@ -320,7 +322,11 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
                 "timestamp",
             )
         latest_ns = time_ns
-        lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
+        if line.hash_ids is None:
+            without_ids += 1
+        else:
+            with_ids += 1
+            lines.check_ids(len(line.hash_ids), line.input_length, block_tokens, number)
         if line.chat_id in chats:
             raise lines.fault(f"chat {line.chat_id} appears twice", number, "chat_id")
         types[line.type] += 1
@@ -330,15 +336,18 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
             session, conversations = conversations, conversations + 1
         else:
             before, session, parent_ns = parent
+            branches += line.parent_chat_id in parents
+            parents.add(line.parent_chat_id)
             waits.append((len(gathered), before, time_ns - parent_ns, False))
         chats[line.chat_id] = len(gathered), session, time_ns
         gathered.add(
             time_ns,
             line.input_length,
             line.output_length,
-            line.hash_ids,
+            line.hash_ids or (),
             session,
             turn=line.turn - 1,
+            row=number,
         )
     facts = {
         "conversations": conversations,
@@ -354,7 +363,19 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
             f"requests are of unknown types: {', '.join(unknown)}",
         ),
     )
+    if with_ids:
+        notes += reading.counted((without_ids, "requests have no hash_ids"))
+    elif without_ids:
+        block_tokens = 0
+        notes.append(
+            "the file has no hash_ids: prompts of one conversation are assumed to carry its history"
+        )
+        notes += reading.counted(
+            (branches, "chats branch off an earlier one, and are taken as its conversation's turns")
+        )
     requests = gathered.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    if not block_tokens:
+        requests = reading.with_history_note(requests)
     return replace(requests, waits=reading.Waits.of(len(requests), waits))
 
 

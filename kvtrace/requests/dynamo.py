@@ -27,6 +27,7 @@ class _Replay(msgspec.Struct):
 
 
 class _Request(msgspec.Struct):
+    request_id: str | None = None
     request_received_ms: reading.Milliseconds | None = None
     total_time_ms: reading.Milliseconds | None = None
     output_tokens: reading.Count | None = None
@@ -73,8 +74,8 @@ def dynamo(path: Path) -> reading.Requests:
     """Read the requests of the Dynamo trace at `path`.
 
     A request arrives at `request_received_ms`, or where that is absent at the end of the request
-    less its `total_time_ms`. Requests without `replay` or without either time are left out, with a
-    note.
+    less its `total_time_ms`. Requests without `replay`, without either time, or with the id of an
+    earlier one are left out, with a note.
 
     Raises:
         TraceError: if a line is not such an event, hashes do not fit a prompt's length, or block
@@ -83,7 +84,9 @@ def dynamo(path: Path) -> reading.Requests:
     lines = reading.JsonLines(path, _Line, name_fields=True)
     requests = reading.Gathered()
     other_events = Counter[str]()
-    without_prompt = without_arrival = block_tokens = 0
+    ids: set[str] = set()
+    left_out = Counter[str]()
+    block_tokens = 0
     for number, line in lines:
         event = line.unwrapped()
         if not event.event_type:
@@ -93,25 +96,29 @@ def dynamo(path: Path) -> reading.Requests:
             continue
         if event.schema != SCHEMA:
             raise lines.fault(f"{event.schema!r} is not {SCHEMA}", number, "schema")
-        replay = event.request.replay
-        if replay is None:
-            without_prompt += 1
+        request, replay = event.request, event.request.replay
+        arrival_ms = _arrival_ms(event, request)
+        if replay is None or arrival_ms is None:
+            left_out["without prompt" if replay is None else "without arrival"] += 1
             continue
-        arrival_ms = _arrival_ms(event, event.request)
-        if arrival_ms is None:
-            without_arrival += 1
+        if request.request_id in ids:
+            left_out["repeated"] += 1
             continue
+        if request.request_id is not None:
+            ids.add(request.request_id)
         block_tokens = block_tokens or replay.trace_block_size
         _check_blocks(replay, block_tokens, lines, number)
         arrival_ns = round(arrival_ms * NS_PER_MS)
         requests.add(
             arrival_ns,
             replay.input_length,
-            event.request.output_tokens or 0,
+            request.output_tokens or 0,
             replay.input_sequence_hashes,
             event.agent_context.session_id if event.agent_context else None,
-            arrival_ns + round((event.request.total_time_ms or 0) * NS_PER_MS),
+            arrival_ns + round((request.total_time_ms or 0) * NS_PER_MS),
+            row=number,
         )
+    without_prompt = left_out["without prompt"]
     if not requests and without_prompt:
         raise TraceError(
             f"none of its {without_prompt} requests says its prompt's blocks: Dynamo has to trace"
@@ -120,7 +127,8 @@ def dynamo(path: Path) -> reading.Requests:
         )
     notes = reading.counted(
         (without_prompt, "requests without `replay`, whose prompts are unknown, are left out"),
-        (without_arrival, "requests without the time of their arrival are left out"),
+        (left_out["without arrival"], "requests without the time of their arrival are left out"),
+        (left_out["repeated"], "requests with the id of an earlier one are left out"),
     )
     if other_events:
         names = ", ".join(f"{count} {name}" for name, count in sorted(other_events.items()))
@@ -134,7 +142,7 @@ def dynamo(path: Path) -> reading.Requests:
         lines.sha256,
         block_tokens,
         notes,
-        requests_left_out=without_prompt + without_arrival,
+        requests_left_out=left_out.total(),
     )
 
 

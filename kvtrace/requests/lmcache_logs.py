@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 
-from kvtrace.core.errors import TraceError, need_file
+from kvtrace.core.errors import TraceError
 from kvtrace.core.files import place_of
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.lmcache_frames import MAGIC, LmcacheTrace, untagged
 from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_S, NS_PER_US
 from kvtrace.requests import requests as reading
@@ -76,7 +75,8 @@ def lookup_log(path: Path) -> reading.Requests:
                     raise lines.fault(problem, number, name)
             repeated += bool(line.request_id) and line.request_id in ids
             ids.add(line.request_id)
-            gathered.add(round(line.timestamp * NS_PER_S), line.seq_len, 0, line.chunk_hashes)
+            time_ns = round(line.timestamp * NS_PER_S)
+            gathered.add(time_ns, line.seq_len, 0, line.chunk_hashes, row=number)
         unused |= lines.fields
     if first is None:
         raise TraceError("holds no request", path=path)
@@ -119,7 +119,7 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
     """
     paths = reading.files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
-    gathered, units_per_block = reading.Gathered(), block_tokens * per_token
+    gathered = reading.Gathered(has_contents=True)
     for lines in (reading.JsonLines(file_path, _Chat) for file_path in paths):
         for number, line in lines:
             units, answer = encode(line.input), encode(line.output)
@@ -130,7 +130,7 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
                 line.timestamp * NS_PER_US,
                 inputs,
                 outputs,
-                reading.full_blocks(units, units_per_block),
+                reading.full_blocks(units, block_tokens, per_token),
                 line.session_id,
             )
     notes = [
@@ -148,30 +148,15 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
 
 CHUNK_TOKENS = 256
 """LMCache's default."""
-_LENGTH = struct.Struct(">I")
-_MAGIC: Final = b"LMCT"
-_MOST_BYTES = 1 << 28
 _PREFETCH = ".submit_prefetch_task"
 _WHOLE_PREFIX = -1
 """The sliding window of layers that need every chunk."""
-
-
-class _Header(msgspec.Struct, tag="header"):
-    magic: bytes
-    format_version: int
-    level: str
 
 
 class _Key(msgspec.Struct):
     chunk_hash: bytes
     model_name: str
     kv_rank: int
-
-
-class _Record(msgspec.Struct, tag="record"):
-    t_mono: reading.Seconds
-    qualname: str
-    args: JsonObject
 
 
 class _Layout(msgspec.Struct):
@@ -191,7 +176,7 @@ class _Spec(msgspec.Struct):
     key_groups: list[_Group]
 
 
-@reading.source(lambda start: start.path.suffix == ".lct" and _MAGIC in start.text[:256])
+@reading.source(lambda start: start.path.suffix == ".lct" and MAGIC in start.text[:256])
 def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Requests:
     """Return a request for each prefetch of the trace at `path`.
 
@@ -201,18 +186,17 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     file is not such a trace, is cut off, or no shape in it has a dimension of `block_tokens`.
 
     LMCache's storage trace (`.lct`): the calls of its storage manager, of which each prefetch is a
-    prompt looked up. The file is frames of a 4-byte big-endian length and so many bytes of
-    MessagePack: a header, then a record a call.
+    prompt looked up (`kvtrace/core/lmcache_frames.py`).
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
-    need_file(path)
-    gathered, digest, first, unused = reading.Gathered(), hashlib.sha256(), None, 0
-    for number, record in _records(path, digest):
+    trace = LmcacheTrace(path, "storage")
+    gathered, first, unused = reading.Gathered(), None, 0
+    for number, record in trace:
         if not record.qualname.endswith(_PREFETCH):
             unused += 1
             continue
         try:
-            spec = msgspec.convert(_bare(record.args).get("spec"), _Spec)
+            spec = msgspec.convert(untagged(record.args).get("spec"), _Spec)
         except msgspec.ValidationError as error:
             message, place = place_of(error)
             raise TraceError(
@@ -232,7 +216,8 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
             )
             raise TraceError(problem, path=path, row=number, column="model_name")
         chain = [key.chunk_hash for key in full_group.keys]
-        gathered.add(round(record.t_mono * NS_PER_S), len(chain) * chunk_tokens, 0, chain)
+        time_ns = round(record.t_mono * NS_PER_S)
+        gathered.add(time_ns, len(chain) * chunk_tokens, 0, chain, row=number)
     if first is None:
         raise TraceError("holds no prefetch, and so no prompts", path=path)
     dimensions = {size for group in first for shape in group.layout_desc.shapes for size in shape}
@@ -261,53 +246,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
         "ranks": len({group.keys[0].kv_rank for group in first}),
         "records_not_used": unused,
     }
-    return gathered.requests(
-        "lmcache-trace", path, digest.hexdigest(), chunk_tokens, notes, **facts
-    )
-
-
-def _bare(value: Any) -> Any:
-    """Return `value` without the tags that LMCache wraps its own types in.
-
-    A tagged value is {"__t__": type, "v": value}.
-    """
-    if isinstance(value, dict):
-        if "__t__" in value:
-            return _bare(value.get("v"))
-        return {name: _bare(inner) for name, inner in value.items()}
-    return [_bare(inner) for inner in value] if isinstance(value, list) else value
-
-
-def _records(path: Path, digest: hashlib._Hash) -> Iterator[tuple[int, _Record]]:
-    """Yield the records with their number, from 1, once the header is as it should be."""
-    header, records = msgspec.msgpack.Decoder(_Header), msgspec.msgpack.Decoder(_Record)
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        number = bytes_read = 0
-        while prefix := file.read(_LENGTH.size):
-            length = _LENGTH.unpack(prefix)[0] if len(prefix) == _LENGTH.size else _MOST_BYTES + 1
-            bytes_read += _LENGTH.size + length
-            if length > _MOST_BYTES or bytes_read > size:
-                raise TraceError(
-                    "the file ends within this record, or is damaged", path=path, row=number
-                )
-            frame = file.read(length)
-            digest.update(prefix)
-            digest.update(frame)
-            try:
-                if number:
-                    yield number, records.decode(frame)
-                elif (head := header.decode(frame)) != _Header(_MAGIC, 1, "storage"):
-                    header_text = (
-                        f"magic {head.magic!r}, format {head.format_version}, level {head.level!r}"
-                    )
-                    raise TraceError(f"{header_text}, expected LMCT, 1 and storage", path=path)
-            except msgspec.ValidationError as error:
-                message, place = place_of(error)
-                raise TraceError(message, path=path, row=number, column=place) from None
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-                raise TraceError(f"not MessagePack: {error}", path=path, row=number) from None
-            number += 1
+    return gathered.requests("lmcache-trace", path, trace.sha256, chunk_tokens, notes, **facts)
 
 
 ITEM_BYTES: Final = {

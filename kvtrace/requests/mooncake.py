@@ -114,15 +114,21 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     order = np.argsort(reading.column(times), kind="stable")
     arrivals = reading.column(times)[order]
     offsets, all_ids = reading.flat(chains, order)
+    prefixes = reading.prefix_chains(all_ids, offsets)
     facts: JsonObject = {"time_unit": time_unit, "block_references": len(all_ids)}
+    prefix_notes: list[str] = []
+    if prefixes.renamed:
+        facts["rechained_ids"] = prefixes.renamed
+        prefix_notes = prefixes.notes(numbers[order[prefixes.first_request]])
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
     origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (
         *sessions.notes(),
+        *prefix_notes,
         *_notes(arrivals, time_unit, unanswered),
         *reading.unused_notes(lines.fields, _Line),
     )
-    columns = (prompts[order], answers[order], offsets, all_ids)
+    columns = (prompts[order], answers[order], offsets, prefixes.ids)
     session_columns = sessions.columns(order, arrivals[0])
     return reading.Requests(
         arrivals - arrivals[0], *columns, block_tokens, origin, notes, **session_columns
@@ -409,7 +415,7 @@ def agentic_mooncake(path: Path) -> reading.Requests:
         arrivals[name] = len(gathered), time_ns
         session = None if line.session_id is None else (line.play_id, line.session_id)
         chain = [(line.play_id if is_local else None, block) for block in ids]
-        gathered.add(time_ns, tokens, line.output_length or 0, chain, session)
+        gathered.add(time_ns, tokens, line.output_length or 0, chain, session, row=number)
     graph = reading.Waits.of(len(gathered), waits, reading.column(not_before_ns))
     completions = len(waits) - int(graph.is_of_start.sum())
     notes, untimed = [], ""

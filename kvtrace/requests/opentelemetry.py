@@ -4,21 +4,14 @@ A collector's file exporter writes one document a line; Tempo and people write o
 document, which Tempo calls `batches`. A span says no more of a prompt than its length, so prompts
 share a prefix only within a conversation.
 
-One call may have several spans with token counts. Each call counts once:
-
-- The span of a client, or of a gateway, encloses the span of the server that did the work. The
-  innermost span is the request; it inherits the conversation and counts that only the outer spans
-  have.
-- The span of an agent or a workflow (`invoke_agent`) sums the calls below it, and is no request.
-- Embeddings leave no KV cache.
-- A span that was exported twice counts once.
+One call may have several spans with token counts, and counts once: `nested_calls.py` says how. A
+span that was exported twice counts once, too.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +20,14 @@ import msgspec
 from kvtrace.core.errors import TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.requests import requests as reading
+from kvtrace.requests.nested_calls import (
+    Span,
+    SpanKey,
+    SpanRole,
+    conversation_of,
+    enclosing_calls,
+    views_of_call,
+)
 
 INPUT: Final = "gen_ai.usage.input_tokens"
 OUTPUT: Final = "gen_ai.usage.output_tokens"
@@ -40,10 +41,6 @@ _ROLL_UPS: Final = frozenset(
     ("invoke_agent", "create_agent", "invoke_workflow", "execute_tool", "agent", "workflow", "tool")
 )
 """Operations whose token counts sum those of the calls below them."""
-
-
-_Key = tuple[str, str] | int
-"""Trace and span id; a span without an id has a number."""
 
 
 class _Attribute(msgspec.Struct):
@@ -77,22 +74,6 @@ class _Document(msgspec.Struct, rename="camel"):
     """Tempo's name of `resource_spans`."""
 
 
-@dataclass(slots=True)
-class _Call:
-    """A span that says how many tokens a prompt had, or one that may enclose such spans."""
-
-    parent: tuple[str, str] | None
-    """Trace and span id of the span that encloses it."""
-    operation: str
-    input_tokens: int | None
-    """None: the span is no call of a model, or does not say."""
-    output_tokens: int | None
-    cached_tokens: int
-    start_ns: int
-    end_ns: int
-    conversation: str | None
-
-
 @reading.source(
     lambda start: start.has_json_with("resourceSpans") or start.has_json_with("batches")
 )
@@ -104,34 +85,40 @@ def otel(path: Path) -> reading.Requests:
             is a call.
     """
     documents = reading.JsonLines(path, _Document, may_be_indented=True)
-    calls: dict[_Key, _Call] = {}
+    calls: dict[SpanKey, Span] = {}
     repeated = 0
     for number, document in documents:
         for span in _spans(document):
-            key: _Key = (span.trace_id, span.span_id) if span.span_id else len(calls)
+            key: SpanKey = (span.trace_id, span.span_id) if span.span_id else len(calls)
             repeated += key in calls
             calls[key] = _read_span(span, documents, number)
     counts = Counter[str]()
     requests = reading.Gathered()
-    enclosing = _enclosing_calls(calls)
+    enclosing = enclosing_calls(calls)
     cached_tokens = 0
     for key, call in calls.items():
         if call.input_tokens is None:
             counts["without tokens"] += 1
-        elif call.operation == _EMBEDDINGS:
+        elif call.role is SpanRole.EMBEDDING:
             counts["embeddings"] += 1
-        elif call.operation in _ROLL_UPS:
+        elif call.role is SpanRole.ROLL_UP:
             counts["roll-ups"] += 1
         elif key in enclosing:
             counts["enclosing"] += 1
         else:
-            outer = [call, *_outer_calls(call, calls)]
             cached_tokens += call.cached_tokens
             requests.add(
                 call.start_ns,
                 call.input_tokens,
-                next((c.output_tokens for c in outer if c.output_tokens is not None), 0),
-                session=_conversation(call, calls),
+                next(
+                    (
+                        view.output_tokens
+                        for view in views_of_call(call, calls)
+                        if view.output_tokens is not None
+                    ),
+                    0,
+                ),
+                session=conversation_of(call, calls),
                 answered_ns=call.end_ns,
             )
     if not requests:
@@ -163,7 +150,7 @@ def _spans(document: _Document) -> Iterator[_Span]:
             yield from scope.spans
 
 
-def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int) -> _Call:
+def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int) -> Span:
     """Return the call of a span."""
     attributes = {
         OLD_NAMES.get(attribute.key, attribute.key): next(iter(attribute.value.values()), None)
@@ -185,9 +172,11 @@ def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int
             span.end_time_unix_nano, "endTimeUnixNano", documents, number, maximum=longest
         )
     conversation = attributes.get(CONVERSATION)
-    return _Call(
+    operation = str(attributes.get(OPERATION) or span.name.split(" ", 1)[0])
+    role = SpanRole.EMBEDDING if operation == _EMBEDDINGS else SpanRole.CALL
+    return Span(
         parent=(span.trace_id, span.parent_span_id) if span.parent_span_id else None,
-        operation=str(attributes.get(OPERATION) or span.name.split(" ", 1)[0]),
+        role=SpanRole.ROLL_UP if operation in _ROLL_UPS else role,
         input_tokens=input_tokens,
         output_tokens=count(OUTPUT) if is_call else None,
         cached_tokens=(count(CACHED) or 0) if is_call else 0,
@@ -195,49 +184,6 @@ def _read_span(span: _Span, documents: reading.JsonLines[_Document], number: int
         end_ns=end_ns,
         conversation=None if conversation is None else str(conversation),
     )
-
-
-def _ancestors(call: _Call, calls: dict[_Key, _Call]) -> Iterator[tuple[_Key, _Call]]:
-    """Yield the spans around a call, innermost first; a damaged file may have them in a circle."""
-    passed: set[_Key] = set()
-    key: _Key | None = call.parent
-    while key in calls and key not in passed and calls[key] is not call:
-        passed.add(key)
-        yield key, calls[key]
-        key = calls[key].parent
-
-
-def _enclosing_calls(calls: dict[_Key, _Call]) -> set[_Key]:
-    """Return the calls that enclose another call without an agent or a tool between them.
-
-    Such a call is the same one, seen further from the model. A call that an agent's tool made while
-    another one waited is a call of its own.
-    """
-    enclosing: set[_Key] = set()
-    for call in calls.values():
-        if call.input_tokens is None or call.operation in (*_ROLL_UPS, _EMBEDDINGS):
-            continue
-        for key, outer in _ancestors(call, calls):
-            if outer.operation in _ROLL_UPS or key in enclosing:
-                break
-            if outer.input_tokens is not None:
-                enclosing.add(key)
-    return enclosing
-
-
-def _outer_calls(call: _Call, calls: dict[_Key, _Call]) -> Iterator[_Call]:
-    """Yield the spans of the same call further from the model."""
-    for _key, outer in _ancestors(call, calls):
-        if outer.operation in _ROLL_UPS:
-            return
-        if outer.input_tokens is not None:
-            yield outer
-
-
-def _conversation(call: _Call, calls: dict[_Key, _Call]) -> str | None:
-    """Return the conversation that a call, or the nearest span around it, names."""
-    spans = [call, *(outer for _key, outer in _ancestors(call, calls))]
-    return next((span.conversation for span in spans if span.conversation is not None), None)
 
 
 def _count(

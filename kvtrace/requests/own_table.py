@@ -45,10 +45,15 @@ def read(path: Path) -> reading.Requests:
     }
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
     reading.check_columns(columns, offsets, block_tokens, path)
+    chains = reading.prefix_chains(ids, offsets)
+    facts = {"of": source} | ({"rechained_ids": chains.renamed} if chains.renamed else {})
     origin = reading.origin_of(
-        "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, of=source
+        "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, **facts
     )
-    tokens, notes = (columns["input_tokens"], columns["output_tokens"]), tuple(reader.meta.notes)
+    tokens, notes = (
+        (columns["input_tokens"], columns["output_tokens"]),
+        (*reader.meta.notes, *chains.notes()),
+    )
     session_id, turn, qos = (
         None if (columns[name] == reading.NONE).all() else columns[name]
         for name in ("session_id", "turn", "qos")
@@ -58,7 +63,7 @@ def read(path: Path) -> reading.Requests:
         columns["arrival_ns"],
         *tokens,
         offsets,
-        ids,
+        chains.ids,
         block_tokens,
         origin,
         notes,

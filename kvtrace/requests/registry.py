@@ -62,6 +62,8 @@ SOURCES: Final[dict[str, Source]] = {
         Source("bailian", "columns:bailian"),
         Source("burstgpt", "columns:burstgpt", "*.csv"),
         Source("azure", "columns:azure"),
+        Source("litellm", "litellm:litellm"),
+        Source("langfuse", "langfuse:langfuse"),
         Source("sharegpt", "conversations:sharegpt"),
         Source("servegen", "columns:servegen", "chunk-*-trace.csv"),
         Source("agentic", "conversations:agentic", "*.json"),

@@ -337,7 +337,8 @@ class Start:
     @property
     def columns(self) -> set[str]:
         """The column names, if the first line is the header of a CSV."""
-        return {name.strip() for name in self.line.decode(errors="replace").split(",")}
+        names = self.line.decode(errors="replace").split(",")
+        return {name.strip().strip('"') for name in names}
 
 
 def start_of(path: Path) -> Start:
@@ -574,10 +575,14 @@ def unused_notes(fields: set[str], used: type[msgspec.Struct]) -> list[str]:
     return [f"fields of the file that are not used: {', '.join(unused)}"] if unused else []
 
 
-def full_blocks(tokens: Sequence[T], block_tokens: int) -> Iterator[Sequence[T]]:
-    """Yield the full blocks of a prompt's tokens; the tokens name a block."""
-    last = len(tokens) - block_tokens
-    return (tokens[start : start + block_tokens] for start in range(0, last + 1, block_tokens))
+def full_blocks(units: Sequence[T], block_tokens: int, per_token: int = 1) -> Iterator[Sequence[T]]:
+    """Yield the full blocks of a prompt; what is in a block names it.
+
+    A token takes `per_token` units, and the last one perhaps fewer.
+    """
+    step = block_tokens * per_token
+    end = -(-len(units) // per_token) // block_tokens * step
+    return (units[start : start + step] for start in range(0, end, step))
 
 
 def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
@@ -592,8 +597,28 @@ def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
 _START = -1
 
 
-def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
-    """Return ids that name prefixes, and the number of `ids` that followed several prefixes.
+class PrefixChains(NamedTuple):
+    """Block ids that name prefixes, and the ids of the file that did not."""
+
+    ids: Ints
+    renamed: int
+    """Number of distinct ids that follow more than one prefix, and were renamed."""
+    first_request: int
+    """The first request with an id that followed another prefix before; NONE if there is none."""
+
+    def notes(self, row: int = 0) -> list[str]:
+        """Return a note on renamed ids, if there are any; `row` is that request's row in the file.
+
+        Without a row, the note names the request.
+        """
+        place = f"row {row}" if row else f"request {self.first_request}"
+        text = f"block ids occur after more than one prefix, first in {place}"
+        treatment = "they were renamed by prefix, so that only equal prefixes are shared"
+        return counted((self.renamed, f"{text}: {treatment}"))
+
+
+def prefix_chains(ids: Ints, offsets: Ints) -> PrefixChains:
+    """Return ids that name prefixes.
 
     Request n has `ids[offsets[n]:offsets[n + 1]]`. If each id always follows the same id, they name
     prefixes already and are returned unchanged. Otherwise a block is named by (name of the prefix
@@ -602,12 +627,16 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
     before = np.empty_like(ids)
     before[1:] = ids[:-1]
     before[offsets[:-1][np.diff(offsets) > 0]] = _START
-    order = np.lexsort((before, ids))
-    sorted_ids, sorted_before = ids[order], before[order]
-    differs = (sorted_ids[1:] == sorted_ids[:-1]) & (sorted_before[1:] != sorted_before[:-1])
-    ambiguous = len(np.unique(sorted_ids[1:][differs]))
-    if not ambiguous:
-        return ids, 0
+    # A stable sort begins the run of each id with its first occurrence.
+    order = np.argsort(ids, kind="stable")
+    is_first = np.ones(len(ids), dtype=bool)
+    is_first[1:] = np.diff(ids[order]) != 0
+    run_starts = np.flatnonzero(is_first)
+    before_first = before[order[run_starts]][np.cumsum(is_first) - 1]
+    conflicts = order[before[order] != before_first]
+    if not len(conflicts):
+        return PrefixChains(ids, 0, NONE)
+    first_request = int(np.searchsorted(offsets, conflicts.min(), side="right")) - 1
     # Position by position, over all prompts at once.
     numbers, distinct = dense(ids)
     names = np.empty_like(ids)
@@ -625,7 +654,7 @@ def prefix_chains(ids: Ints, offsets: Ints) -> tuple[Ints, int]:
         pair_numbers, count = dense((prefix[:active_count] + 1) * distinct + numbers[positions])
         prefix[:active_count] = names[positions] = pair_numbers + names_used
         names_used += count
-    return names, ambiguous
+    return PrefixChains(names, len(np.unique(ids[conflicts])), first_request)
 
 
 def backwards_notes(times: int) -> list[str]:
@@ -643,10 +672,15 @@ class Gathered:
     Blocks are named by hashes of any length, bytes or text. Times are of a wall clock.
     """
 
-    def __init__(self, *, has_numbers: bool = False) -> None:
-        """Start empty; with `has_numbers`, blocks are named by numbers, which are kept."""
+    def __init__(self, *, has_numbers: bool = False, has_contents: bool = False) -> None:
+        """Start empty.
+
+        With `has_numbers`, blocks are named by numbers, which are kept. With `has_contents` they
+        are named by the tokens in them, which may well follow unequal prefixes: no note says so.
+        """
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
         self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
+        self._rows, self._has_contents = array("q"), has_contents
         self._chains: list[array[int]] = []
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
@@ -664,11 +698,14 @@ class Gathered:
         session: Hashable | None = None,
         answered_ns: int | None = None,
         turn: int = NONE,
+        row: int = 0,
     ) -> None:
         """Append a request that arrived at `time_ns` of any clock, with the names of its blocks.
 
         `answered_ns` is the end of its answer, if logged. `turn` is given for all requests or none.
+        `row` is its row in the file, from 1, for notes; 0 if a request is not of one row.
         """
+        self._rows.append(row)
         self._times.append(time_ns)
         self._answered.append(
             time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1))
@@ -709,20 +746,23 @@ class Gathered:
         if int(arrivals[-1]) - int(arrivals[0]) > MAX_NS:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
+        blocks_without_id = self._name_missing_blocks(block_tokens) if block_tokens else 0
         offsets, ids = flat(self._chains, order)
-        ids, ambiguous = prefix_chains(ids, offsets) if len(ids) else (ids, 0)
+        chains = prefix_chains(ids, offsets)
         all_notes = list(notes)
         if block_tokens:
             unnamed = int(np.maximum(inputs - np.diff(offsets) * block_tokens, 0).sum())
             facts |= {
                 "block_references": len(ids),
-                "rechained_ids": ambiguous,
+                "rechained_ids": 0 if self._has_contents else chains.renamed,
                 "unnamed_tokens": unnamed,
             }
+            if chains.renamed and not self._has_contents:
+                all_notes += chains.notes(int(column(self._rows)[order][chains.first_request]))
             all_notes += counted(
                 (
-                    ambiguous,
-                    "block ids occur after more than one prefix, and were renamed by prefix",
+                    blocks_without_id,
+                    "blocks of prompts have no id in the file: they are stored, and never reused",
                 ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
             )
@@ -741,7 +781,7 @@ class Gathered:
             }
             facts.setdefault("conversations", len(self._names))
         origin = origin_of(kind, path, sha256, len(arrivals), block_tokens, **facts)
-        tokens = (inputs, outputs, offsets, ids)
+        tokens = (inputs, outputs, offsets, chains.ids)
         return Requests(
             arrivals - arrivals[0],
             *tokens,
@@ -750,6 +790,16 @@ class Gathered:
             tuple(all_notes),
             **optional_columns,
         )
+
+    def _name_missing_blocks(self, block_tokens: int) -> int:
+        """Give the full blocks for which the file has no id an id of their own; return their number."""
+        first_id = next_id = 1 + max((max(chain) for chain in self._chains if chain), default=-1)
+        for chain, tokens in zip(self._chains, self._inputs, strict=True):
+            missing = tokens // block_tokens - len(chain)
+            if missing > 0:
+                chain.extend(range(next_id, next_id + missing))
+                next_id += missing
+        return next_id - first_id
 
     def in_order(self, waits: Waits) -> Waits:
         """Convert `waits` between requests in appended order to order of arrival."""
@@ -776,6 +826,17 @@ def successive(sessions: Ints | None) -> tuple[Ints, Ints]:
     order = order[session_numbers[order] != NONE]
     is_next = session_numbers[order[1:]] == session_numbers[order[:-1]]
     return order[1:][is_next], order[:-1][is_next]
+
+
+def with_history_note(requests: Requests) -> Requests:
+    """Return `requests` with a note on prompts that cannot carry their session's history."""
+    after, before = successive(requests.session_id)
+    prompts, answers = requests.input_tokens, requests.output_tokens
+    shorter = int(np.count_nonzero(prompts[after] < prompts[before] + answers[before]))
+    notes = counted(
+        (shorter, "later prompts are shorter than the turn before them, so they cannot carry it")
+    )
+    return replace(requests, notes=(*requests.notes, *notes))
 
 
 MAX_REQUESTS = 2**31 - 1
@@ -1262,10 +1323,12 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
     sessions = _integers(table, "session_id") if "session_id" in table.column_names else None
     count = table.num_rows
     offsets, ids = np.zeros(count + 1, np.int64), np.zeros(0, np.int64)
+    notes: list[str] = []
     if has_ids:
         lengths, source_ids = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        ids, _renamed = prefix_chains(source_ids.astype(np.int64), offsets)
+        chains = prefix_chains(source_ids.astype(np.int64), offsets)
+        ids, notes = chains.ids, chains.notes()
     checked = columns | {
         "request_id": np.arange(count),
         "session_id": np.full(count, NONE) if sessions is None else sessions,
@@ -1281,7 +1344,7 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
         ids,
         block_tokens,
         {"kind": "memory", "requests": count, "block_tokens": block_tokens or None},
-        (),
+        tuple(notes),
         session_id=dense_sessions,
         turn=turns,
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,17 @@ _VLLM_EVENT = re.compile(
     r"\] (?:Received request|Request|(Generated response)) (\S+?)"
     r"(?: \(streaming (?:complete|(delta))\))?(?: details)?: (.*)"
 )
+_VLLM_END = re.compile(
+    r"\d\d-\d\d \d\d:\d\d:\d\d \[[^\]\n]{0,200}\]"
+    r" (?:Request (\S+) (aborted|failed)\b|Aborted request\(s\) (\S+)\.)"
+)
+"""The line of a request that ended early, with its name, or of several."""
+_PLACEHOLDERS = re.compile(
+    r"<\|(?:image|image_pad|image_\d+|begin_of_image|vision_start|video|video_pad|media_pad|audio"
+    r"|audio_pad|AUDIO)\|>|<image>|<video>|<audio>|\[IMG\]|<start_of_image>|<image_soft_token>"
+    r"|<IMG_CONTEXT>"
+)
+"""What prompts hold in place of images, video and audio, by the templates of common models."""
 _VLLM_TIME = re.compile(r"\d\d-\d\d \d\d:\d\d:\d\d")
 _VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
 _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
@@ -39,37 +50,17 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
 
     vLLM's log of requests: prompts as token ids or text, and answers. It has no sessions.
     """
-    log, logged, texts = _Log(path, object), dict[str, _LoggedRequest](), 0
     encode, per_token, words = encoder(tokenizer)
-
-    def units_of(text: str, ids: str | None) -> tuple[object, ...]:
-        if ids is not None:
-            return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
-        units = encode(log.text(text, number) or "")
-        return tuple(units[index : index + per_token] for index in range(0, len(units), per_token))
-
+    log = _Log(path, object)
+    requests = _VllmRequests(log, encode, per_token)
     for number, line in log:
-        event = _vllm_event(line)
-        if event is None:
-            continue
-        when, answer, name, text = event
-        request = logged.setdefault(name, _LoggedRequest(log.ns(when, number)))
-        match_of_text = (_VLLM_ANSWER if answer else _VLLM_PROMPT).match(text)
-        if match_of_text is None and (answer or text.startswith("prompt: ")):
-            field = "output" if answer else "prompt"
-            raise log.fault(f"its {field}, or the token ids of it, are cut off", number, field)
-        if answer and match_of_text is not None:
-            request.answered_ns = log.ns(when, number)
-            if match_of_text[2] is not None or request.output_tokens is None:
-                request.output_tokens = len(units_of(match_of_text[1] or "None", match_of_text[2]))
-        elif match_of_text is not None:
-            request.units, texts = (
-                units_of(match_of_text[1], match_of_text[2]),
-                texts + (match_of_text[2] is None),
-            )
-            request.input_tokens = len(request.units)
-    with_prompts = [request for request in logged.values() if request.units]
-    if logged and not with_prompts:
+        requests.read_line(line, number)
+    with_prompts = [
+        request
+        for name, request in requests.logged.items()
+        if request.units and name not in requests.failed
+    ]
+    if requests.logged and not with_prompts:
         problem = (
             "it holds no prompt: start vLLM with VLLM_LOGGING_LEVEL=DEBUG and --enable-log-requests"
         )
@@ -80,15 +71,99 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
             " truncated prompts"
         )
     ]
+    failed = len(requests.failed.intersection(requests.logged))
     notes += reading.counted(
-        (texts, f"prompts are logged as text only; their tokens are {words}"),
-        (len(logged) - len(with_prompts), "requests without prompts are omitted"),
+        (requests.texts, f"prompts are logged as text only; their tokens are {words}"),
+        (failed, "requests that failed, such as bad requests, are left out"),
+        (
+            len(requests.logged) - failed - len(with_prompts),
+            "requests without prompts are omitted",
+        ),
         (
             sum(request.output_tokens is None for request in with_prompts),
             "requests have no answer in the log: output_tokens is 0",
         ),
+        (
+            sum(request.is_aborted for request in with_prompts),
+            "requests were aborted: their prompts count as a whole, and their answers as logged",
+        ),
+        (sum(request.has_media for request in with_prompts), _MEDIA_NOTE),
     )
     return log.requests("vllm-log", with_prompts, block_tokens, notes)
+
+
+_MEDIA_NOTE = (
+    "prompts hold images, video or audio: their tokens count as the log has them, mostly one each,"
+    " and different images count as equal"
+)
+
+
+@dataclass(slots=True)
+class _VllmRequests:
+    """The requests of vLLM's log by their names."""
+
+    log: _Log
+    encode: Callable[[str], Sequence[object]]
+    per_token: int
+    """Units of `encode` in a token."""
+    logged: dict[str, _LoggedRequest] = field(default_factory=dict)
+    failed: set[str] = field(default_factory=set)
+    texts: int = 0
+    """Number of prompts that are logged as text alone."""
+
+    def read_line(self, line: str, number: int) -> None:
+        """Enter what line `number` says of a request; TraceError if it is cut off or damaged."""
+        event = _vllm_event(line)
+        if event is None:
+            self._read_early_end(line)
+            return
+        when, answer, name, text = event
+        request = self.logged.setdefault(name, _LoggedRequest(self.log.ns(when, number)))
+        if answer:
+            self._read_answer(request, text, when, number)
+            request.is_aborted |= line.rstrip().endswith("finish_reason: abort")
+        elif (match_of_prompt := _VLLM_PROMPT.match(text)) is not None:
+            request.units = self._units(match_of_prompt[1], match_of_prompt[2], number)
+            request.input_tokens = len(request.units)
+            request.has_media = _PLACEHOLDERS.search(match_of_prompt[1]) is not None
+            self.texts += match_of_prompt[2] is None
+        elif text.startswith("prompt: "):
+            raise self._cut_off("prompt", number)
+
+    def _read_answer(self, request: _LoggedRequest, text: str, when: str, number: int) -> None:
+        match_of_answer = _VLLM_ANSWER.match(text)
+        if match_of_answer is None:
+            raise self._cut_off("output", number)
+        request.answered_ns = self.log.ns(when, number)
+        if match_of_answer[2] is not None or request.output_tokens is None:
+            units = self._units(match_of_answer[1] or "None", match_of_answer[2], number)
+            request.output_tokens = len(units)
+
+    def _read_early_end(self, line: str) -> None:
+        """Enter the requests that the line says were aborted or failed."""
+        end = _VLLM_END.search(line)
+        if end is None:
+            return
+        for name in [end[1]] if end[1] else end[3].split(","):
+            # The engine's own names have a suffix.
+            known_name = name if name in self.logged else name.rpartition("-")[0]
+            if end[2] == "failed":
+                self.failed.add(known_name)
+            elif known_name in self.logged:
+                self.logged[known_name].is_aborted = True
+
+    def _units(self, text: str, ids: str | None, number: int) -> tuple[object, ...]:
+        """Return the tokens of a logged text as ids, or as pieces of the text."""
+        if ids is not None:
+            path = self.log.path
+            return decode_json(f"[{ids}]".encode(), tuple[int, ...], path, row=number)
+        units = self.encode(self.log.text(text, number) or "")
+        starts = range(0, len(units), self.per_token)
+        return tuple(units[start : start + self.per_token] for start in starts)
+
+    def _cut_off(self, column: str, number: int) -> TraceError:
+        message = f"its {column}, or the token ids of it, are cut off"
+        return self.log.fault(message, number, column)
 
 
 def _vllm_event(line: str) -> tuple[str, str | None, str, str] | None:
@@ -111,6 +186,8 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?")
 _NUMBER = re.compile(r"""['"](\w+)['"]: (-?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\b""")
 _INPUT_IDS = re.compile(r"""\binput_ids(?:=|": )\[([0-9, ]*)\](?! \.\.\. )""")
 _CONVERSATION = re.compile(rf"""conversation_id(?:=|": ){_QUOTED}""")
+_SGLANG_ABORT = re.compile(r"""['"]finish_reason['"]: \{['"]type['"]: ['"]abort['"]""")
+_SGLANG_MEDIA = re.compile(r"""\b(?:image|video|audio)_data(?:=|": )(?!None\b|null\b|\[\])""")
 _LONGEST_S = 2.0**31
 
 
@@ -127,7 +204,9 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
 
     SGLang's log of finished requests: lengths and times, and conversations if the client names them.
     """
-    log, logged, cached, truncated = _Log(path, object), list[_LoggedRequest](), 0, 0
+    log = _Log(path, object)
+    logged: list[_LoggedRequest] = []
+    cached_tokens = truncated = unserved = 0
     for number, line in log:
         if "Finish: obj=" not in line and '"request.finished"' not in line:
             continue
@@ -137,65 +216,90 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
         meta = {"cached_tokens": 0.0} | {
             name: float(value) for name, value in _NUMBER.findall(line[meta_index:])
         }
-        for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-            if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
-                raise log.fault(
-                    f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens",
-                    number,
-                    f"meta_info.{name}",
-                )
-        tokens = int(meta["prompt_tokens"])
-        ids_match, name_match, time_match = (
-            _INPUT_IDS.search(line, 0, meta_index),
-            _CONVERSATION.search(line, 0, meta_index),
-            _TIME.search(line),
-        )
-        units = (
-            decode_json(f"[{ids_match[1]}]".encode(), tuple[int, ...], path, row=number)
-            if ids_match
-            else None
-        )
-        if units is not None and len(units) != tokens:
-            raise log.fault(
-                f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids"
-            )
-        latency_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
-        if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
-            arrival_ns = round(meta["request_received_ts"] * NS_PER_S)
-        elif time_match is None:
-            raise log.fault(
-                "neither request_received_ts nor the time of the line", number, "meta_info"
-            )
-        else:
-            arrival_ns = (
-                reading.wall_ns(time_match[0].replace(" ", "T"), log, number, "time") - latency_ns
-            )
-        cached, truncated = (
-            cached + int(meta["cached_tokens"]),
-            truncated + (units is None and "input_ids" in line[:meta_index]),
-        )
-        session = log.text(name_match[1], number) if name_match else None
+        is_aborted = _SGLANG_ABORT.search(line, meta_index) is not None
+        if is_aborted and not meta.get("prompt_tokens"):
+            unserved += 1
+            continue
+        _check_sglang_counts(meta, log, number)
+        has_media = _SGLANG_MEDIA.search(line, 0, meta_index) is not None
+        units = _sglang_units(line, meta_index, int(meta["prompt_tokens"]), log, number)
+        truncated += not has_media and units is None and "input_ids" in line[:meta_index]
+        cached_tokens += int(meta["cached_tokens"])
+        name_match = _CONVERSATION.search(line, 0, meta_index)
+        arrival_ns, latency_ns = _sglang_times(line, meta, log, number)
         logged.append(
             _LoggedRequest(
                 arrival_ns,
                 arrival_ns + latency_ns,
                 units,
-                tokens,
+                int(meta["prompt_tokens"]),
                 int(meta["completion_tokens"]),
-                session,
+                log.text(name_match[1], number) if name_match else None,
+                is_aborted,
+                has_media,
             )
         )
     notes = reading.counted(
         (
             truncated,
             "prompts are truncated in the log, so their blocks are unknown (--log-requests-level 3)",
-        )
+        ),
+        (unserved, "requests were aborted before their prefill, and are left out"),
+        (
+            sum(request.is_aborted for request in logged),
+            "requests were aborted: their prompts count as a whole, and their answers as logged",
+        ),
+        (
+            sum(request.has_media for request in logged),
+            "prompts hold images, video or audio, whose tokens count and whose blocks are unknown",
+        ),
     )
-    if cached:
+    if cached_tokens:
         notes.append(
-            f"{cached} prompt tokens were hits in SGLang's own cache, which is not used here"
+            f"{cached_tokens} prompt tokens were hits in SGLang's own cache, which is not used here"
         )
     return log.requests("sglang-log", logged, block_tokens, notes)
+
+
+def _check_sglang_counts(meta: dict[str, float], log: _Log, number: int) -> None:
+    """Raise TraceError if a count of line `number` is missing or out of range."""
+    for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
+        if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
+            problem = f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens"
+            raise log.fault(problem, number, f"meta_info.{name}")
+
+
+def _sglang_units(
+    line: str, meta_index: int, tokens: int, log: _Log, number: int
+) -> tuple[int, ...] | None:
+    """Return the token ids of a prompt of `tokens` tokens; None if the log has not all of them.
+
+    Of a prompt with images, video or audio the log has one id for each of them, while the count has
+    all their tokens. TraceError if the numbers of ids and tokens of another prompt differ.
+    """
+    ids_match = _INPUT_IDS.search(line, 0, meta_index)
+    if ids_match is None or _SGLANG_MEDIA.search(line, 0, meta_index) is not None:
+        return None
+    units = decode_json(f"[{ids_match[1]}]".encode(), tuple[int, ...], log.path, row=number)
+    if len(units) != tokens:
+        raise log.fault(f"{len(units)} input_ids, but {tokens} prompt_tokens", number, "input_ids")
+    return units
+
+
+def _sglang_times(line: str, meta: dict[str, float], log: _Log, number: int) -> tuple[int, int]:
+    """Return the arrival of a request and its latency, in ns.
+
+    TraceError if the line has neither an arrival nor its own time.
+    """
+    latency_ns = round(min(max(0.0, meta.get("e2e_latency", 0.0)), _LONGEST_S) * NS_PER_S)
+    if 0 < meta.get("request_received_ts", 0) < _LONGEST_S:
+        return round(meta["request_received_ts"] * NS_PER_S), latency_ns
+    time_match = _TIME.search(line)
+    if time_match is None:
+        problem = "neither request_received_ts nor the time of the line"
+        raise log.fault(problem, number, "meta_info")
+    end_ns = reading.wall_ns(time_match[0].replace(" ", "T"), log, number, "time")
+    return end_ns - latency_ns, latency_ns
 
 
 @dataclass(slots=True)
@@ -209,6 +313,10 @@ class _LoggedRequest:
     input_tokens: int = 0
     output_tokens: int | None = None
     session: str | None = None
+    is_aborted: bool = False
+    """Whether its client, or the server, ended it early."""
+    has_media: bool = False
+    """Whether its prompt holds images, video or audio."""
 
 
 class _Log(reading.JsonLines[Any]):
@@ -252,7 +360,7 @@ class _Log(reading.JsonLines[Any]):
         """Return the requests `logged`, with blocks of prompt tokens if the log has any."""
         block_size, gathered = (
             block_tokens if any(request.units is not None for request in logged) else 0,
-            reading.Gathered(),
+            reading.Gathered(has_contents=True),
         )
         for request in logged:
             chain = reading.full_blocks(request.units or (), block_tokens)

@@ -187,8 +187,8 @@ def write_scenario(
     The metadata name `argv` as the command. The requests table is written to `requests_output` if
     given. No file appears under its final name before all of them are complete.
 
-    Returns the trace and the time in ns that its rates refer to: over which requests arrive, or
-    until the last I/O, which is later if requests arrive faster than they are served.
+    Returns the trace and the time in ns over which requests arrive, to which figures a day and a
+    month refer; until the last I/O if that is unknown.
     """
     load = scenario.load.with_chains(scenario.preset)
     with (
@@ -204,8 +204,8 @@ def write_scenario(
             progress or (lambda _ns: None),
             baseline_ttft,
         )
-        span_ns = max(scenario.span_ns(simulation) or 0, simulation.last_io_ns)
-    return Trace(path, metadata, folder=None), span_ns
+        load_ns = scenario.span_ns(simulation) or simulation.last_io_ns
+    return Trace(path, metadata, folder=None), load_ns
 
 
 def _process(name: str) -> Process:

@@ -36,8 +36,8 @@ class ScenarioTrace:
     """The trace of a scenario, with the wear of drives and the monthly costs at its rate."""
 
     trace: Trace
-    span_ns: int
-    """The time that rates refer to."""
+    load_ns: int
+    """The time over which requests arrive; figures a day and a month refer to it."""
     wear: list[JsonObject]
     """For each tier below memory: bytes written a day, drive writes a day, years of life."""
     costs: list[JsonObject]
@@ -99,21 +99,21 @@ def simulate_scenario(
         ... )
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     written = kt.simulate_scenario(scenario, pathlib.Path(folder, "trace.parquet"))
-        >>> written.stats.requests > 0, written.span_ns
+        >>> written.stats.requests > 0, written.load_ns
         (True, 5000000000)
 
     """
     rating = parse_endurance(endurance) if isinstance(endurance, str) else endurance
     drive = DriveArguments(drive_bytes, rating)
     drive.check(scenario.preset)
-    trace, span_ns = write_scenario(
+    trace, load_ns = write_scenario(
         scenario, Path(path), list(argv), requests_output, progress=progress
     )
     stats = trace.stats
     assert stats is not None  # write_scenario has stored the statistics
-    wear = drive.wear(scenario.preset, stats.tiers, span_ns)
-    costs = monthly_costs(trace.path, scenario.preset.tiers, stats.tiers, span_ns)
-    return ScenarioTrace(trace, span_ns, wear, costs)
+    wear = drive.wear(scenario.preset, stats.tiers, load_ns)
+    costs = monthly_costs(trace.path, scenario.preset.tiers, stats.tiers, load_ns)
+    return ScenarioTrace(trace, load_ns, wear, costs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -177,7 +177,7 @@ def request_file(rng: random.Random, folder: Path) -> tuple[str, Path]:
         tree = seeds.SHAREGPT if kind == "sharegpt" else seeds.AGENTIC
         data = mutate.json_of(mutate.several(mutate.tree_of, tree, rng))
         path.write_bytes(mutate.bytes_of(data, rng) if rng.random() < 0.2 else data)
-    elif kind in ("mooncake", "bailian", "tracelab", "aiperf") and rng.random() < 0.7:
+    elif kind not in ("burstgpt", "azure") and rng.random() < 0.7:
         rows = [json.loads(line) for line in seeds.REQUEST_TEXTS[kind].splitlines()]
         at = rng.randrange(len(rows))
         rows[at] = mutate.several(mutate.tree_of, rows[at], rng)
@@ -248,6 +248,8 @@ def import_files_of(rng: random.Random, folder: Path) -> tuple[str, list[Path]]:
         path = folder / name
         if path.suffix == ".json" and rng.random() < 0.8:
             made = mutate.json_of(mutate.several(mutate.tree_of, json.loads(data), rng))
+        elif kind == "lmcache-l2":
+            made = mutate.several(mutate.bytes_of, data, rng)
         else:
             delimiter = {"warp": "\t", "sai3": "\t", "fio-log": ",", "lmcache-bench": ","}.get(
                 kind, " "

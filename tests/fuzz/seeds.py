@@ -6,9 +6,11 @@ What the fuzzer damages.
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
 from kvtrace.core.metadata import TierFacts, describe
@@ -203,6 +205,68 @@ def _tracelab(row: int) -> str:
     )
 
 
+def _l2_trace() -> bytes:
+    """Return a small trace of LMCache's L2 adapter."""
+    key = {"chunk_hash": b"\x01", "model_name": "m", "kv_rank": 0, "object_group_id": 0}
+    keys = [{"__t__": "ObjectKey", "v": key}]
+    task = {"adapter_index": 0, "task_id": 1}
+    frames: list[dict[str, object]] = [
+        {
+            "type": "header",
+            "magic": b"LMCT",
+            "format_version": 1,
+            "level": "l2",
+            "t_wall_start": 1.0,
+        }
+    ]
+    for second, (name, args) in enumerate(
+        (
+            ("store.submitted", task | {"keys": keys, "object_sizes": [4096]}),
+            ("store.completed", task | {"succeeded_count": 1, "failed_count": 0}),
+            ("load_task.submitted", task | {"keys": keys, "object_sizes": [4096]}),
+            ("load_task.completed", task | {"success_indices": [0]}),
+            ("trace.end", {"recorder_dropped_count": 0}),
+        )
+    ):
+        record = {"type": "record", "t_mono": float(second), "qualname": f"l2.{name}"}
+        frames.append(record | {"args": args})
+    encoded = [msgspec.msgpack.encode(frame) for frame in frames]
+    return b"".join(struct.pack(">I", len(frame)) + frame for frame in encoded)
+
+
+def _litellm(row: int) -> str:
+    return json.dumps(
+        {
+            "id": f"chatcmpl-{row}",
+            "trace_id": f"t{row % 2}",
+            "call_type": "embedding" if row == 1 else "acompletion",
+            "status": "failure" if row == 2 else "success",
+            "cache_hit": row == 3,
+            "total_tokens": 38 + row,
+            "prompt_tokens": 30 + row,
+            "completion_tokens": 8,
+            "startTime": 1_700_000_000.25 + row,
+            "endTime": "2023-11-14 22:13:25.5+00:00" if row == 5 else 1_700_000_001.25 + row,
+            "model": "llama",
+        }
+    )
+
+
+def _langfuse(row: int) -> str:
+    return json.dumps(
+        {
+            "id": f"o{row}",
+            "traceId": f"t{row % 2}",
+            "startTime": f"2026-05-29T13:46:1{row}.963Z",
+            "endTime": f"2026-05-29T13:46:2{row}.963Z",
+            "parentObservationId": f"o{row - 2}" if row > 1 else None,
+            "type": ("AGENT", "SPAN", "GENERATION", "EMBEDDING", "GENERATION", "GENERATION")[row],
+            "model": "llama",
+            "usageDetails": {"input": 30 + row, "output": 8, "total": 38 + row},
+        }
+    )
+
+
 def _aiperf(row: int) -> str:
     sent_ns = 1_700_000_000_000_000_000 + row * 1_000_000_000
     return json.dumps(
@@ -230,6 +294,8 @@ SERVEGEN = {
 """A client's files, by their names."""
 REQUEST_TEXTS: dict[str, bytes] = {
     "aiperf": lines(*map(_aiperf, range(6))),
+    "litellm": lines(*map(_litellm, range(6))),
+    "langfuse": lines(*map(_langfuse, range(6))),
     "mooncake": lines(*map(_mooncake, range(6))),
     "bailian": lines(*map(_bailian, range(6))),
     "burstgpt": lines(
@@ -311,6 +377,7 @@ IMPORTS: dict[str, dict[str, bytes]] = {
     )},
     "vllm-bench": {"v.json": (BENCH / "vllm-0.32.0-detailed.json").read_bytes()},
     "aiperf": {"a.json": (BENCH / "aiperf-0.13.0.json").read_bytes()},
+    "lmcache-l2": {"l2.lct": _l2_trace()},
     "lmcache-bench": {"l.csv": (BENCH / "lmcache-0.5.6.csv").read_bytes()},
     "blkparse": {"b.txt": lines(
         "  8,0    3        1     0.000000000   697  Q   R 223490 + 8 [fio]",

@@ -306,3 +306,85 @@ def test_tokens_that_fit_count_windows_once(tmp_path):
     assert fixed_bytes(shape) == fixed
     assert tokens_that_fit(shape, fixed + 3000 * 16_384) == 3000
     assert tokens_that_fit(shape, 10 * (16_384 + 49_152)) == 10
+
+
+WINDOWED = HEADS | {
+    "model_type": "gemma4_text",
+    "sliding_window": 512,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+}
+SPARSE = HEADS | {"kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}
+
+
+def test_layers_may_have_heads_of_their_own(tmp_path):
+    own = {"01": {"head_dim": 256, "num_key_value_heads": 1}, "2": {"head_dim": 64}}
+    shape = shape_of(tmp_path, WINDOWED | {"per_layer_config": own})
+    # Layer 1 is full and has one head of 256, layer 3 two of 128.
+    assert growing_bytes_per_token(shape) == 2 * (1 * 256 + 2 * 128) * 2
+    # Layers 0 and 2 have windows: two heads of 128 and of 64.
+    assert windowed_bytes_per_token(shape) == 2 * 2 * (128 + 64) * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (WINDOWED | {"per_layer_config": {"1": {"sliding_window": 64}}}, "sliding_window"),
+        (WINDOWED | {"per_layer_config": {"full": {"head_dim": 64}}}, "per_layer_config"),
+        (HEADS | {"total_ut_steps": 4}, "total_ut_steps"),
+        (HEADS | {"n_recurrent_loops": 2}, "n_recurrent_loops"),
+        (
+            HEADS
+            | {
+                "sparse_attention_config": {
+                    "use_sparse_attention": True,
+                    "sparse_index_dim": 128,
+                    "sparse_attention_freq": [0, 1, 1, 1],
+                    "sparse_disable_index_value": [0, 0, 1, 1],
+                }
+            },
+            "sparse_disable_index_value",
+        ),
+    ],
+    ids=["own-window", "not-a-layer", "steps", "loops", "index-values"],
+)
+def test_what_may_change_the_cache_is_refused(tmp_path, config, field):
+    with pytest.raises(ConfigError, match=field):
+        shape_of(tmp_path, config)
+
+
+def test_a_single_pass_changes_nothing(tmp_path):
+    shape = shape_of(tmp_path, HEADS | {"n_recurrent_loops": 1})
+    assert growing_bytes_per_token(shape) == 4 * 2 * 2 * 128 * 2
+
+
+@pytest.mark.parametrize(
+    ("config", "kv_dtype", "expected", "note"),
+    [
+        (HEADS, None, "fp8", None),
+        (HEADS, "bf16", "bf16", None),
+        (HEADS | {"quantization_config": {"kv_cache_quant_algo": None}}, None, "bf16", None),
+        (
+            HEADS | {"quantization_config": {"quant_algo": "NVFP4"}},
+            None,
+            "bf16",
+            "kv_cache_quant_algo FP8, and config.json nothing",
+        ),
+        (SPARSE, None, "fp8", "656 B a token and layer"),
+        (SPARSE, "bf16", "bf16", None),
+    ],
+    ids=["alone", "chosen", "config-says-none", "config-is-silent", "sparse", "sparse-bf16"],
+)
+def test_the_file_of_modelopt_beside_a_config(tmp_path, config, kv_dtype, expected, note):
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text('{"quantization": {"kv_cache_quant_algo": "FP8"}}')
+    shape = shape_of(tmp_path, config, kv_dtype)
+    assert shape.kv_dtype == expected
+    said = [text for text in shape.notes if "hf_quant_config" in text or "656 B" in text]
+    assert len(said) == (note is not None)
+    assert all(note in text for text in said)
+
+
+def test_latents_of_a_type_that_vllm_does_not_cache_are_noted(tmp_path):
+    assert not any("taken as cached" in text for text in shape_of(tmp_path, LONGCAT).notes)
+    unknown = SPARSE | {"model_type": "sarvam_mla"}
+    assert any("for sarvam_mla" in text for text in shape_of(tmp_path, unknown).notes)

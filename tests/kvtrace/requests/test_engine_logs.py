@@ -172,6 +172,21 @@ def test_chats_of_lmcache(tmp_path):
     assert (len(both), len(set(both.block_ids.tolist()))) == (6, 8)
 
 
+def test_equal_text_behind_unequal_text_needs_no_note(tmp_path):
+    # Blocks of 8 characters; 15 of them are 4 tokens, the last one short.
+    texts = ["a" * 8 + "c" * 7, "b" * 8 + "c" * 7, "a" * 8 + "c" * 7, "a" * 8 + "c" * 8]
+    path = tmp_path / "x.openai_chat.jsonl"
+    rows = ({"timestamp": n, "input": text, "output": ""} for n, text in enumerate(texts))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = chats.read(path, tokenizer="characters", block_tokens=2)
+    first, second, third, fourth = found.block_ids.reshape(4, 2).tolist()
+    assert first == third
+    assert fourth[0] == first[0]
+    assert len({*first, *second, *fourth}) == 5
+    assert not any("more than one prefix" in note or "no id" in note for note in found.notes)
+    assert found.origin["rechained_ids"] == 0
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [

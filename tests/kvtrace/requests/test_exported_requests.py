@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from phrases import shows
 from simulated import kvtrace
 
 from kvtrace.core.errors import TraceError
@@ -184,6 +185,14 @@ def test_dynamo_arrivals_follow_from_end_and_duration(tmp_path):
     requests = dynamo.read(write_lines(tmp_path / "d.jsonl", rows))
     assert requests.arrival_ns.tolist() == [0, 1500 * 10**6]
     assert requests.origin["requests_left_out"] == 2
+
+
+def test_a_dynamo_request_that_is_there_twice_counts_once(tmp_path):
+    rows = [event("a", arrival=1000), event("b", arrival=1500), event("a", arrival=1000)]
+    requests = dynamo.read(write_lines(tmp_path / "d.jsonl", rows))
+    assert totals(requests) == (2, 6, 8)
+    assert requests.origin["requests_left_out"] == 1
+    assert shows(requests.notes, "1 requests … id of an earlier one")
 
 
 def record(conversation, start_ns, tokens, phase="profiling"):

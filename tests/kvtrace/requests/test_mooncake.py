@@ -228,3 +228,22 @@ def test_a_row_needs_a_time_or_a_session(tmp_path):
     path = write(tmp_path, ['{"input_length": 3, "output_length": 4, "hash_ids": [1]}'])
     with pytest.raises(TraceError, match=r"row 1:.*`timestamp`.*session_id"):
         read(path)
+
+
+def test_an_id_behind_two_prefixes_is_renamed_and_named(tmp_path):
+    # Block 2 follows 1, then 3: two prefixes, although each row is a prefix chain.
+    path = write(
+        tmp_path,
+        [
+            line(0, 600, hash_ids=[1, 2]),
+            "",
+            line(1, 600, hash_ids=[1, 2]),
+            line(2, 1100, hash_ids=[3, 2, 4]),
+        ],
+    )
+    requests = read(path)
+    blocks = requests.block_ids.tolist()
+    assert blocks[:2] == blocks[2:4]
+    assert len(set(blocks)) == 5
+    assert requests.origin["rechained_ids"] == 1
+    assert shows(requests.notes, "1 block ids … row 4")

@@ -9,6 +9,7 @@ import json
 from dataclasses import fields, replace
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import TRACES, trace_meta
@@ -55,6 +56,27 @@ def test_requests_come_back_exactly(tmp_path, requests, suffix):
             assert (after["kind"], after["requests"], after["of"]) == ("requests", 3, before)
         else:
             assert after == before, field.name
+
+
+def test_ids_of_a_table_behind_two_prefixes_are_renamed(tmp_path):
+    path = tmp_path / "r.parquet"
+    lengths = {"input_tokens": ints(8, 0, 12), "block_offsets": ints(0, 2, 2, 5)}
+    own_table.write(path, replace(FULL, block_ids=ints(1, 2, 3, 2, 9), **lengths), ["kvtrace"], 42)
+    requests = own_table.read(path)
+    assert len(set(requests.block_ids.tolist())) == 5
+    assert requests.origin["rechained_ids"] == 1
+    assert shows(requests.notes, "1 block ids … request 2")
+    again = Requests.from_arrow(
+        requests.to_arrow().select(["arrival_ns", "input_tokens", "output_tokens", "block_ids"]),
+        block_tokens=4,
+    )
+    assert not again.notes
+    table = FULL.to_arrow().select(["arrival_ns", "input_tokens", "output_tokens"])
+    ids = pa.array([[1, 2], [], [2]], pa.list_(pa.int64()))
+    assert shows(
+        Requests.from_arrow(table.append_column("block_ids", ids), block_tokens=4).notes,
+        "1 block ids … request 2",
+    )
 
 
 @pytest.mark.full

@@ -12,6 +12,7 @@ from phrases import show_each, shows
 
 from kvtrace.core.errors import TraceError
 from kvtrace.requests.columns import bailian
+from kvtrace.requests.registry import detect
 
 
 def line(chat, parent, time_s, tokens, ids, *, turn=1, output=5, kind="text"):
@@ -80,7 +81,7 @@ def test_ids_of_contents_become_prefix_chains(tmp_path):
     assert three[:2] == one
     assert len({*one, *two, *three}) == 5
     assert found.origin["rechained_ids"] == 1
-    assert any("renamed" in note for note in found.notes)
+    assert shows(found.notes, "1 block ids … row 2")
 
 
 def test_ids_may_be_of_whole_blocks_only(tmp_path):
@@ -110,3 +111,37 @@ def test_bad_lines_are_named(tmp_path, lines, message):
     with pytest.raises(TraceError) as caught:
         bailian.read(write(tmp_path / "b.jsonl", lines))
     assert shows(str(caught.value), message)
+
+
+def without_ids(*fields):
+    row = line(*fields, [])
+    del row["hash_ids"]
+    return row
+
+
+def test_a_file_without_ids_has_conversations_only(tmp_path):
+    path = write(
+        tmp_path / "n.jsonl",
+        [
+            without_ids(1, -1, 0, 100),
+            without_ids(2, -1, 1, 50),
+            without_ids(3, 1, 2, 160),
+            without_ids(4, 1, 3, 90),
+        ],
+    )
+    assert detect(path) == "bailian"
+    found = bailian.read(path)
+    assert (found.block_tokens, found.session_id.tolist()) == (0, [0, 1, 0, 0])
+    assert found.input_tokens.tolist() == [100, 50, 160, 90]
+    assert shows(found.notes, "no hash_ids … conversation")
+    assert shows(found.notes, "1 chats branch off")
+    assert shows(found.notes, "1 later prompts … shorter")
+
+
+def test_a_prompt_without_ids_among_others_is_never_reused(tmp_path):
+    rows = [line(1, -1, 0, 32, [1, 2]), without_ids(2, -1, 1, 40), line(3, -1, 2, 32, [1, 2])]
+    found = bailian.read(write(tmp_path / "m.jsonl", rows))
+    assert found.block_offsets.tolist() == [0, 2, 4, 6]
+    assert len(set(found.block_ids.tolist())) == 4
+    assert shows(found.notes, "1 requests … no hash_ids")
+    assert shows(found.notes, "2 blocks … no id")

@@ -168,13 +168,14 @@ def test_what_outlasts_the_clock_is_refused():
 
 def test_prefix_chains_are_left_alone_and_others_are_made():
     offsets = ints(0, 2, 2, 5)
-    ids, ambiguous = prefix_chains(ints(1, 2, 1, 2, 3), offsets)
-    assert (ids.tolist(), ambiguous) == ([1, 2, 1, 2, 3], 0)
+    chains = prefix_chains(ints(1, 2, 1, 2, 3), offsets)
+    assert (chains.ids.tolist(), chains.renamed, chains.first_request) == ([1, 2, 1, 2, 3], 0, -1)
+    assert not chains.notes()
     # 2 first, then behind 1: it has two prefixes, and so has 3 behind it.
-    ids, ambiguous = prefix_chains(ints(2, 3, 1, 2, 3), offsets)
-    assert ambiguous == 1
-    assert len(set(ids.tolist())) == 5
-    assert prefix_chains(ints(), ints(0, 0))[1] == 0
+    chains = prefix_chains(ints(2, 3, 1, 2, 3), offsets)
+    assert (chains.renamed, chains.first_request) == (1, 2)
+    assert len(set(chains.ids.tolist())) == 5
+    assert prefix_chains(ints(), ints(0, 0)).renamed == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -182,7 +183,16 @@ def test_equal_names_mean_equal_prefixes(seed):
     draw = np.random.default_rng(seed)
     prompts = [tuple(draw.integers(0, 3, size=draw.integers(0, 7)).tolist()) for _ in range(60)]
     offsets = np.cumsum([0, *map(len, prompts)])
-    ids, _ = prefix_chains(np.array([i for p in prompts for i in p], dtype=np.int64), offsets)
+    ids, renamed, first_request = prefix_chains(
+        np.array([i for p in prompts for i in p], dtype=np.int64), offsets
+    )
+    parents, conflicts = {}, []
+    for row, prompt in enumerate(prompts):
+        for parent, block in zip((None, *prompt), prompt, strict=False):
+            if parents.setdefault(block, parent) != parent:
+                conflicts.append((row, block))
+    assert renamed == len({block for _, block in conflicts})
+    assert first_request == conflicts[0][0]
     by_prefix, by_name = {}, {}
     for prompt, start in zip(prompts, offsets, strict=False):
         for place in range(len(prompt)):

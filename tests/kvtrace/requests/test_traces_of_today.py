@@ -10,6 +10,7 @@ import pytest
 from phrases import shows
 
 from kvtrace.core.errors import ConfigError, TraceError
+from kvtrace.requests import own_table
 from kvtrace.requests.columns import servegen
 from kvtrace.requests.conversations import agentic, agentx, tracelab
 from kvtrace.requests.registry import detect
@@ -406,9 +407,11 @@ def test_what_sglang_logs_of_requests():
     assert found.output_tokens.tolist() == [3] * 16
     assert (found.answered_ns - found.arrival_ns).tolist() == [1_500_000_000] * 16
     assert found.session_id.tolist() == [-1, 0] * 8
-    # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same.
-    assert found.block_offsets.tolist() == [0] * 9 + list(range(2, 17, 2))
-    assert len(set(found.block_ids.tolist())) == 2
+    # Levels 2 and 3 have token ids: two whole blocks of 16 each, the same. The blocks of prompts
+    # at levels 0 and 1 are their own.
+    assert found.block_offsets.tolist() == list(range(0, 33, 2))
+    assert len(set(found.block_ids[16:].tolist())) == 2
+    assert len(set(found.block_ids.tolist())) == 2 + 16
     assert any(shows(note, "256 prompt tokens … SGLang") for note in found.notes)
 
 
@@ -419,14 +422,83 @@ FINISH = (
 )
 
 
+def test_requests_that_vllm_aborted_or_refused_are_counted(tmp_path):
+    path = log(
+        tmp_path / "v.log",
+        *(OLD.format(n, name, "text", [1, 2, 3, n]) for n, name in enumerate("abcd")),
+        HEAD.format(5) + "Request cmpl-a aborted.",
+        HEAD.format(5) + "Aborted request(s) cmpl-a,cmpl-b-0f3a9c21.",
+        HEAD.format(6) + "Request cmpl-c failed (bad request): too long.",
+        HEAD.format(7) + "Generated response cmpl-d: output: '', output_token_ids: [4],"
+        " finish_reason: abort",
+        HEAD.format(8) + "Aborted request(s) cmpl-of-before.",
+    )
+    found = vllm_log.read(path, tokenizer="characters")
+    assert (found.input_tokens.tolist(), found.output_tokens.tolist()) == ([4, 4, 4], [0, 0, 1])
+    assert shows(found.notes, "3 requests … aborted")
+    assert shows(found.notes, "1 requests … failed")
+
+
+@pytest.mark.parametrize("mark", ["<|image_pad|>", "<image>", "[IMG]", "<|audio|>"])
+def test_prompts_of_vllm_with_images_are_counted(tmp_path, mark):
+    path = log(
+        tmp_path / "v.log",
+        OLD.format(1, "a", f"look: {mark}", [1, 2]),
+        OLD.format(2, "b", "look: <img src='x'>", [1, 3]),
+    )
+    assert shows(vllm_log.read(path, tokenizer="characters").notes, "1 prompts … images")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_requests_of_sglang_aborted_or_with_images(tmp_path, form):
+    def finished(ids, meta, image=None):
+        meta = {"id": "a"} | meta | {"e2e_latency": 1.5, "request_received_ts": 1779262962.5}
+        if form == "json":
+            request = {"rid": "a", "input_ids": ids, "image_data": image}
+            event = {"event": "request.finished", "obj": request, "out": {"meta_info": meta}}
+            return f"[2026-05-20 08:02:44] {json.dumps(event)}"
+        return (
+            f"[2026-05-20 08:02:44] Finish: obj=GenerateReqInput(rid='a', input_ids={ids},"
+            f" image_data={image}), out={{'meta_info': {meta}}}"
+        )
+
+    def counts(prompt, answer):
+        return {"prompt_tokens": prompt, "completion_tokens": answer}
+
+    abort = {"finish_reason": {"type": "abort", "message": "Abort before prefill"}}
+    stop = {"finish_reason": {"type": "stop", "matched": 2}}
+    path = log(
+        tmp_path / "s.log",
+        finished([1, 2], stop | counts(2, 3)),
+        finished([1, 2], abort | counts(2, 1)),
+        finished([1, 2], abort | counts(0, 0)),
+        finished([1, 2], abort),
+        # One id stands for an image of 500 tokens.
+        finished([1, 9], stop | counts(501, 3), image=["a.png"]),
+        finished([1, 2], stop | counts(2, 3), image=[]),
+    )
+    found = sglang_log.read(path, block_tokens=1)
+    assert found.input_tokens.tolist() == [2, 2, 501, 2]
+    assert found.output_tokens.tolist() == [3, 1, 3, 3]
+    # The blocks of the prompt with the image are its own.
+    assert found.block_offsets.tolist() == [0, 2, 4, 505, 507]
+    assert len(set(found.block_ids.tolist())) == 2 + 501
+    assert shows(found.notes, "2 requests … aborted before")
+    assert shows(found.notes, "1 requests were aborted: ")
+    assert shows(found.notes, "1 prompts … images")
+
+
 def test_older_logs_of_sglang_have_the_time_of_their_line(tmp_path):
     cut = FINISH.format("[1, 2, 3] ... [7, 8, 9]", 4000).replace(":44", ":46")
     found = sglang_log.read(
         log(tmp_path / "s.log", FINISH.format("[1, 2]", 2), "Decode batch", cut), block_tokens=1
     )
     assert (found.arrival_ns.tolist(), found.input_tokens.tolist()) == ([0, 2 * S], [2, 4000])
-    assert found.block_offsets.tolist() == [0, 2, 2]
+    assert found.block_offsets.tolist() == [0, 2, 4002]
     assert any("1 prompts" in note for note in found.notes)
+    table = tmp_path / "r.parquet"
+    own_table.write(table, found, ["kvtrace", "import"], 42)
+    assert own_table.read(table).block_ids.tolist() == found.block_ids.tolist()
     bare = sglang_log.read(log(tmp_path / "s.log", FINISH.format("None", 5)))
     assert (bare.block_tokens, bare.session_id) == (0, None)
     assert shows(bare.notes[0], "another's cache")

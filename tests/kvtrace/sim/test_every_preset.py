@@ -100,6 +100,8 @@ def test_every_source_is_here():
         "otel",
         "aiperf",
         "kv-events",
+        "litellm",
+        "langfuse",
     }
     logs |= {"vllm-log", "sglang-log", "servegen"}
     assert logs == set(SOURCES) - {*TEXTS, "requests"}

@@ -1,0 +1,90 @@
+"""Calls of a model in a trace of spans, of which each counts once.
+
+One call may have several spans with token counts. The span of a client, or of a gateway, encloses
+the span of the server that did the work: the innermost span is the request, and inherits what only
+outer spans say. The span of an agent, a workflow or a tool sums the calls below it: it is no
+request, and a call below a tool is a call of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
+
+SpanKey = tuple[str, str] | int
+"""Trace and span id; a span without an id has a number."""
+
+
+class SpanRole(Enum):
+    """How the token counts of a span are to be read."""
+
+    CALL = auto()
+    """A call of a model, if it has token counts."""
+    ROLL_UP = auto()
+    """The sum of other spans."""
+    EMBEDDING = auto()
+    """A call that keeps no KV cache."""
+    OTHER = auto()
+    """No call; it may enclose calls."""
+
+
+@dataclass(slots=True)
+class Span:
+    """A span that says how many tokens a prompt had, or one that may enclose such spans."""
+
+    parent: SpanKey | None
+    """The span that encloses it."""
+    role: SpanRole
+    input_tokens: int | None
+    """None: the span is no call of a model, or does not say."""
+    output_tokens: int | None
+    cached_tokens: int
+    start_ns: int
+    end_ns: int | None
+    conversation: str | None
+    row: int = 0
+
+
+def ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[tuple[SpanKey, Span]]:
+    """Yield the spans around `span`, innermost first; a damaged file may have them in a circle."""
+    passed: set[SpanKey] = set()
+    key = span.parent
+    while key is not None and key in spans and key not in passed and spans[key] is not span:
+        passed.add(key)
+        yield key, spans[key]
+        key = spans[key].parent
+
+
+def enclosing_calls(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
+    """Return the calls that enclose another call without an agent or a tool between them.
+
+    Such a call is the same one, seen further from the model. A call that an agent's tool made while
+    another one waited is a call of its own.
+    """
+    enclosing: set[SpanKey] = set()
+    for span in spans.values():
+        if span.input_tokens is None or span.role in (SpanRole.ROLL_UP, SpanRole.EMBEDDING):
+            continue
+        for key, outer in ancestors(span, spans):
+            if outer.role is SpanRole.ROLL_UP or key in enclosing:
+                break
+            if outer.input_tokens is not None:
+                enclosing.add(key)
+    return enclosing
+
+
+def views_of_call(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[Span]:
+    """Yield a call, and then the spans of the same call further from the model."""
+    yield span
+    for _key, outer in ancestors(span, spans):
+        if outer.role is SpanRole.ROLL_UP:
+            return
+        if outer.input_tokens is not None:
+            yield outer
+
+
+def conversation_of(span: Span, spans: Mapping[SpanKey, Span]) -> str | None:
+    """Return the conversation that a call, or the nearest span around it, names."""
+    around = [span, *(outer for _key, outer in ancestors(span, spans))]
+    return next((view.conversation for view in around if view.conversation is not None), None)
