@@ -394,7 +394,7 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
         80,
         pytest.approx(4.0),
     )
-    # Faster than they are served: over all that is written, not the 10 ms in which they arrive.
+    # Faster than they are served: over the 10 ms in which they arrive, as the costs of a plan.
     served, seconds = written_seconds(
         monkeypatch,
         capsys,
@@ -407,7 +407,8 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
         out,
     )
     (last,) = read_table(out, TRACE)["ts_ns"].to_pylist()[-1:]
-    assert (served, seconds) == (201, pytest.approx(last / 10**9))
+    assert last > 100 * 10**9
+    assert (served, seconds) == (201, pytest.approx(0.01))
     assert seconds > 1
 
 
