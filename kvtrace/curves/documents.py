@@ -412,9 +412,7 @@ def _costs(point: Point, stack: Stack) -> list[str]:
         reads, writes = demand.rates.reads_per_s, demand.rates.writes_per_s
         if tier.has_price and reads is not None and writes is not None:
             stored_bytes = demand.written_bytes - demand.deleted_bytes
-            cost = tier.monthly_cost(
-                reads.mean, writes.mean, MONTH_S * load_factor, stored_bytes
-            )
+            cost = tier.monthly_cost(reads.mean, writes.mean, MONTH_S * load_factor, stored_bytes)
             lines.append(
                 cost_line(cost, "", "at the preset's prices, extrapolated from this load's rate")
             )

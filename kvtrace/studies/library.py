@@ -157,10 +157,15 @@ class PlanAnswer:
 
     def to_dict(self) -> JsonObject:
         """Return everything as `kvtrace plan --json` prints it."""
-        return _findings_json(self.findings, self.output) | {
+        chosen = self.findings.cheapest
+        return {
             "answer": self.answer,
-            "nodes": self._plan.nodes,
+            "basis": "simulated",
+            "target": None if self.findings.target is None else self.findings.target.asked(),
             "currency": self.currency,
+            "chosen": None if chosen is None else asdict(self._plan.fleet(chosen)),
+            "fleets": [asdict(self._plan.fleet(fleet)) for fleet in self.findings.candidates],
+            "table": str(self.output / TABLE),
             "events": {
                 event: {"command": configuration.command, **asdict(figures)}
                 for event, (configuration, figures) in self.incidents.items()

@@ -163,6 +163,40 @@ class Offer:
         return self.dram_cost + self.size_cost
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fleet:
+    """One simulated fleet: what is bought, what it costs and what it reaches."""
+
+    nodes: int
+    store: str
+    """The kind of store below DRAM, such as "a drive in each node"."""
+    router: str | None
+    """Null for one node."""
+    dram_bytes_per_node: int | None
+    """Null if the stack has no DRAM tier."""
+    storage_bytes: int | None
+    """Bytes of a node's drive, or of the whole shared store; null for a bucket and for nothing."""
+    hit_ratio: float
+    first_token_p50_ns: float | None
+    """Modelled TTFT; null if nothing takes time."""
+    first_token_p99_ns: float | None
+    stalled_requests: int
+    """Requests that never start."""
+    median_drive_writes_per_day: float | None
+    """Of the drives of all nodes, as the load's requests arrive; null without drives."""
+    most_drive_writes_per_day: float | None
+    life_years: float | None
+    """Until the most written drive's endurance is exhausted; null without an endurance."""
+    dram_cost_per_month: float
+    storage_cost_per_month: float
+    cost_per_month: float | None
+    """In the currency of the price list, extrapolated from `load_ns`."""
+    load_ns: int | None
+    """Time over which the requests arrive."""
+    command: str
+    """The command that simulates it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A load, as arguments of `gen`, on a fleet, and the price list of what can be bought for it."""
@@ -493,6 +527,13 @@ class Plan:
         dram = (
             "" if candidate.knobs[DRAM] == "-" else f"{candidate.knobs[DRAM]} of DRAM a node and "
         )
+        (row,) = candidate.rows
+        load_ns = row.figures.load_ns if row.figures is not None else None
+        extrapolated = (
+            f" (extrapolated from {format_duration(load_ns)})"
+            if load_ns is not None and load_ns < SECONDS_PER_DAY * NS_PER_S
+            else ""
+        )
         quantile, _ = (findings.target and findings.target.first_token) or ("p99_ns", 0)
         time_ns, name = (
             candidate.first_token_ns(quantile),
@@ -502,7 +543,7 @@ class Plan:
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
-            f"{findings.study.cost_name}: hit rate {100 * candidate.hit_ratio:.1f} %{times}"
+            f"{findings.study.cost_name}{extrapolated}: hit rate {100 * candidate.hit_ratio:.1f} %{times}"
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
@@ -521,20 +562,56 @@ class Plan:
             *(ReportColumn(cost_part, unit=Unit.NUMBER) for cost_part in PARTS),
             ReportColumn("cost", f"{self.prices.currency} a month", Unit.NUMBER),
         ]
-        figures = []
-        for candidate in listed:
-            (row,) = candidate.rows
-            wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
-            figures.append({
-                "store": candidate.knobs[STORE], "router": candidate.knobs[ROUTER],
-                "dram": candidate.knobs[DRAM], "size": candidate.knobs[SIZE],
-                "hit_ratio": candidate.hit_ratio,
-                "p50": row.first_token_ns("p50_ns"), "p99": row.first_token_ns("p99_ns"),
-                "middle": wear[(len(wear) - 1) // 2][0] if wear else None,
-                "most": wear[-1][0] if wear else None, "life": wear[-1][1] if wear else None,
-                **dict(zip(PARTS, row.parts, strict=True)), "cost": candidate.cost,
-            })  # fmt: skip
-        return table_of(title, Sheet.SUMMARY, columns, figures)
+        return table_of(title, Sheet.SUMMARY, columns, [self._cells(fleet) for fleet in listed])
+
+    def _cells(self, candidate: Candidate) -> dict[str, object]:
+        """Return `candidate` as a row of a table."""
+        fleet = self.fleet(candidate)
+        knobs = {"store": STORE, "router": ROUTER, "dram": DRAM, "size": SIZE}
+        figures: dict[str, object] = {
+            "hit_ratio": fleet.hit_ratio,
+            "p50": fleet.first_token_p50_ns,
+            "p99": fleet.first_token_p99_ns,
+            "middle": fleet.median_drive_writes_per_day,
+            "most": fleet.most_drive_writes_per_day,
+            "life": fleet.life_years,
+            "cost": fleet.cost_per_month,
+        }
+        costs = (fleet.dram_cost_per_month, fleet.storage_cost_per_month)
+        return (
+            {name: candidate.knobs[key] for name, key in knobs.items()}
+            | figures
+            | dict(zip(PARTS, costs, strict=True))
+        )
+
+    def fleet(self, candidate: Candidate) -> Fleet:
+        """Return what `candidate` buys, and its figures."""
+        (row,) = candidate.rows
+        knobs = candidate.knobs
+        sizes = {
+            key: None if knobs[key] == "-" else parse_bytes(str(knobs[key])) for key in (DRAM, SIZE)
+        }
+        wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
+        dram_cost, storage_cost = row.parts
+        return Fleet(
+            nodes=self.nodes,
+            store=str(knobs[STORE]),
+            router=None if knobs[ROUTER] == "-" else str(knobs[ROUTER]),
+            dram_bytes_per_node=sizes[DRAM],
+            storage_bytes=sizes[SIZE],
+            hit_ratio=candidate.hit_ratio,
+            first_token_p50_ns=row.first_token_ns("p50_ns"),
+            first_token_p99_ns=row.first_token_ns("p99_ns"),
+            stalled_requests=candidate.stalled_requests,
+            median_drive_writes_per_day=wear[(len(wear) - 1) // 2][0] if wear else None,
+            most_drive_writes_per_day=wear[-1][0] if wear else None,
+            life_years=wear[-1][1] if wear else None,
+            dram_cost_per_month=dram_cost,
+            storage_cost_per_month=storage_cost,
+            cost_per_month=candidate.cost,
+            load_ns=None if row.figures is None else row.figures.load_ns,
+            command=row.configuration.command,
+        )
 
     def _notes(self, findings: Findings, row: StudyRow) -> list[str]:
         """Return the notes below the tables: coverage, modelled times, costs and sources."""

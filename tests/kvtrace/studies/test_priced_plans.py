@@ -164,18 +164,22 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
                     pytest.approx(cost, rel=2e-3),
                 )
                 tried += 1
-            if hit_ratio >= 0.55:
+            if hit_ratio >= 0.55 and not stats.get("stalled_requests"):
                 kinds[store, router] = min(cost, kinds.get((store, router), cost))
                 best = min(best or (cost, ""), (cost, f"{dram} of DRAM a node and {store}"))
     assert 0 < tried == len(rows) < 42
     assert len({store for store, _ in kinds}) == 4
     for (store, router), cost in kinds.items():
-        own = [row for row in rows if (row["knob.store"], row["knob.router"]) == (store, router)]
-        assert min(row["price"] for row in own if row["hit_ratio"] >= 0.55) == pytest.approx(
-            cost, rel=2e-3
-        )
-    assert found["cheapest"]["cost"] == pytest.approx(best[0], rel=2e-3)
-    assert found["cost"] == "price"
+        costs = [
+            fleet["cost_per_month"] for fleet in found["fleets"]
+            if (fleet["store"], fleet["router"]) == (store, router)
+            and fleet["hit_ratio"] >= 0.55 and not fleet["stalled_requests"]
+        ]  # fmt: skip
+        assert min(costs) == pytest.approx(cost, rel=2e-3)
+    chosen = found["chosen"]
+    assert chosen["cost_per_month"] == pytest.approx(best[0], rel=2e-3)
+    parts = chosen["dram_cost_per_month"] + chosen["storage_cost_per_month"]
+    assert parts == pytest.approx(chosen["cost_per_month"])
     assert best[1] in found["answer"]
 
 
@@ -289,7 +293,7 @@ def test_nothing_is_bought_that_the_stack_does_not_use(requests, tmp_path):
     )
     found = json.loads(done.stdout)
     assert shows(found["answer"], "1 node: no storage, 0 EUR")
-    assert {row["knobs"]["DRAM a node"] for row in found["rows"]} == {"-"}
+    assert {fleet["dram_bytes_per_node"] for fleet in found["fleets"]} == {None}
     # Users who wait ask less while the engine is away: what it computes then is not 'more'.
     shown = run_cli(
         "kvtrace", "plan", *users, "--prices", requests.parent / "prices.toml", "-o", tmp_path
@@ -352,7 +356,7 @@ def test_a_stack_whose_slowest_tier_is_a_bucket_or_memory(requests, tmp_path):
             requests, tmp_path / "a", "--preset", "vllm-obj", "--target-hit", "5%", "--json"
         ).stdout
     )
-    assert {row["knobs"]["store"] for row in found["rows"]} == {"a bucket", "no storage"}
+    assert {fleet["store"] for fleet in found["fleets"]} == {"a bucket", "no storage"}
     refused = plan(
         requests,
         tmp_path / "b",
@@ -462,9 +466,27 @@ def test_a_drive_slower_than_computing_is_not_planned(requests, tmp_path):
             requests, tmp_path / rate, "--target-hit", "55%", "--gpu", "h100", "--json",
             prices=prices,
         )  # fmt: skip
-        answers[rate] = json.loads(done.stdout)["cheapest"]
+        answers[rate] = json.loads(done.stdout)["chosen"]
     fast, slow = answers["50GB"], answers["20MB"]
-    assert fast["knobs"]["store"] == "a drive in each node"
-    assert slow["knobs"]["store"] == "no storage"
-    assert slow["cost"] > fast["cost"]
+    assert fast["store"] == "a drive in each node"
+    assert slow["store"] == "no storage"
+    assert slow["cost_per_month"] > fast["cost_per_month"]
     assert slow["hit_ratio"] >= 0.55
+
+
+def test_json_has_the_figures_of_the_text(requests, tmp_path):
+    """Every figure of the table's first row, and of the first line, is in `chosen`."""
+    options = ("--target-hit", "55%", "--router", "prefix", "--gpu", "h100")
+    text = plan(requests, tmp_path / "out", *options).stdout
+    found = json.loads(plan(requests, tmp_path / "out", *options, "--json").stdout)
+    chosen = found["chosen"]
+    assert found["answer"] == text.splitlines()[0]
+    assert f"{100 * chosen['hit_ratio']:.1f} %" in found["answer"]
+    assert f"{format_duration(chosen['load_ns'])})" in found["answer"]
+    assert chosen["hit_ratio"] >= 0.55
+    assert chosen["stalled_requests"] == 0
+    cost = re.search(r"storage, |of \d+\w+, ", found["answer"])
+    assert cost is not None
+    assert found["fleets"][0] == chosen
+    if chosen["most_drive_writes_per_day"] is not None:
+        assert f"{chosen['most_drive_writes_per_day']:,.4g}" in text
