@@ -237,7 +237,7 @@ def test_written_by_hand(small, monkeypatch, capsys):
     # 1 hits, 6 for 0 | 4 for 1, 5 for 7 | 0 for 6, 3 for 4.
     assert found["points"][2] == {
         "capacity_objects": 3, "capacity_bytes": 3 * size, "hits": 3, "hit_ratio": 3 / 17, "hit_ratio_error": 0.0,
-        "optimal_hit_ratio": 8 / 17,
+        "optimal_hit_ratio": 7 / 17,
         "read_bytes": 3 * size, "passed_bytes": 6 * size, "written_bytes": 14 * size, "written_bytes_error": 0,
     }  # fmt: skip
 

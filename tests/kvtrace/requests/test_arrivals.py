@@ -409,7 +409,6 @@ def test_the_bytes_of_a_day_are_over_what_was_simulated(monkeypatch, capsys, tmp
     (last,) = read_table(out, TRACE)["ts_ns"].to_pylist()[-1:]
     assert last > 100 * 10**9
     assert (served, seconds) == (201, pytest.approx(0.01))
-    assert seconds > 1
 
 
 @pytest.mark.parametrize(("args", "message"), [
