@@ -254,8 +254,6 @@ def size_document(
         (f"ceiling with unlimited {bounded}: hit rate {units.percent(sizing.ceiling.hit_ratio)}"),
         computing,
     ]
-    if sizing.rejected is not None:
-        notes.append(_rejection(sizing.rejected, sizing.labels))
     if sizing.chosen is not None:
         if (optimal_ratio := sizing.chosen.optimal_hit_ratio) is not None:
             notes.append(
@@ -274,6 +272,8 @@ def size_document(
             "for its trace, run kvtrace gen with the same"
             f" options{' and ' * bool(settings)}{' '.join(settings)}"
         )
+    if sizing.rejected is not None:
+        notes.append(_rejection(sizing.rejected, sizing.labels))
     highlights = [
         doc.Highlight(
             sizing.labels[role], capacity, doc.Unit.BYTES, "unlimited" if capacity is None else ""
