@@ -19,6 +19,7 @@ from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
 from kvtrace.curves.size import Sizing, Target
 from kvtrace.llm.serving import INSTANT, serving_text
+from kvtrace.sim.baseline import slower_note
 from kvtrace.sim.documents import cost_line, first_token_table
 from kvtrace.sim.presets.tier import MONTH_S
 from kvtrace.sim.simulation import has_times
@@ -173,8 +174,7 @@ def _rejection(point: Point, labels: Mapping[str, str]) -> str:
     if point.stalled_requests:
         stalled = f"{point.stalled_requests:,} of {point.requests:,} requests would never start"
         return f"{capacities}: {stalled}, because they load more than a tier holds at once"
-    p50 = units.format_duration(point.first_token_ns("p50_ns"))
-    return f"{capacities}: loading is slower than computing there, TTFT p50 {p50}"
+    return f"{capacities}: {slower_note(point.first_token)}"
 
 
 def _reached(point: Point, target: Target) -> str:

@@ -59,6 +59,8 @@ _SIGNIFICANT_DIGITS = 3
 """Digits of a searched capacity, as it is printed."""
 _HALVINGS = 14
 """Times that a search by price halves the capacity that holds everything."""
+_SLOW_HALVINGS = 3
+"""Times that a search halves a tier whose loads are slower than computing."""
 _STEPS_PER_HALVING = 12
 """Steps within each halving, for a small load."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
@@ -78,6 +80,14 @@ class Target:
     """TTFT without offload, which an answer must not exceed; None if it may be slower."""
     may_stall: bool = True
     """Whether requests that never start are accepted."""
+
+    def relaxed(self) -> list[Target]:
+        """Return this target, and looser ones to fall back to where nothing reaches it.
+
+        An answer that is slower than computing is preferred to one at which requests never start.
+        """
+        slower = replace(self, without_offload=None)
+        return list(dict.fromkeys([self, slower, replace(slower, may_stall=True)]))
 
     def asked(self) -> dict[str, object]:
         """Return the targets that the user gave, as `--json` prints them."""
@@ -254,13 +264,11 @@ class _Search:
             raise ConfigError(
                 "no request looks up anything: no prompt fills an object, or repeats what is stored"
             )
-        chosen = self._search_from_grid(points, axes)
-        if chosen is None:
-            # Every answer stalls the engine, or makes TTFT longer than computing does: the user is
-            # told so with it.
-            target = replace(self.question.target, without_offload=None, may_stall=True)
-            self.question = replace(self.question, target=target)
-            chosen = self._search_from_grid(points, axes)
+        chosen = None
+        for target in self.question.target.relaxed():
+            if chosen is None:
+                self.question = replace(self.question, target=target)
+                chosen = self._search_from_grid(points, axes)
         if chosen is not None:
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
@@ -295,7 +303,7 @@ class _Search:
         target = self.question.target
         if chosen is None or target.may_stall:
             return None
-        asked = replace(target, without_offload=None, may_stall=True)
+        asked = target.relaxed()[-1]
         rejected = [
             point
             for point in self._full.values()
@@ -405,6 +413,10 @@ class _Search:
         while (better := self._best_of(best, outer, sizes, inner)) is not best:
             best = better
         if is_free:
+            if self.stack.preset.tiers[self.stack.roles[outer]].loads_whole:
+                # The least at which no request stalls.
+                largest_bytes = self._ceiling.result().largest_load_bytes
+                best = self._best_of(best, outer, [_round_bytes(largest_bytes * 1.01)], inner)
             outer_only_bytes = self._affordable_bytes(best, {inner: 0}, outer)
             if outer_only_bytes is not None:
                 best = self._best_of(best, outer, [outer_only_bytes], inner)
@@ -442,10 +454,24 @@ class _Search:
             inner_bytes = self._affordable_bytes(best, fixed, inner)
             if inner_bytes is not None:
                 candidates.append(fixed | {inner: inner_bytes})
-        for point in self._evaluate(candidates):
+        for candidate in self._evaluate(candidates):
+            point = self._without_slow_loads(candidate, inner)
             if self._is_met(point) and _preference(point) < _preference(best):
                 best = min(best, self._minimize(point, inner, self._evaluate), key=_preference)
         return best
+
+    def _without_slow_loads(self, point: Point, inner: str) -> Point:
+        """Return `point` with less `inner`, if it only misses the target by being slow.
+
+        More of a slow tier means more slow loads, so less of it may reach the target.
+        """
+        asked = replace(self.question.target, without_offload=None)
+        for _ in range(_SLOW_HALVINGS):
+            inner_bytes = point.capacities[inner] or 0
+            if not inner_bytes or self._is_met(point) or not asked.is_met(point):
+                break
+            [point] = self._evaluate([point.capacities | {inner: _round_bytes(inner_bytes / 2)}])
+        return point
 
     def _can_estimate(self, capacities: Capacities) -> bool:
         """Return whether every tier holds enough sampled objects for samples to be reliable."""

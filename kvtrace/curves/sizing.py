@@ -351,8 +351,10 @@ def _with_baseline(sizing: Sizing, baseline: TimeToFirstToken | None) -> Sizing:
     def compared(point: Point) -> Point:
         return replace(point, first_token=with_baseline(point.first_token, baseline))
 
-    chosen = None if sizing.chosen is None else compared(sizing.chosen)
-    return replace(sizing, chosen=chosen, ceiling=compared(sizing.ceiling))
+    chosen, rejected = (
+        None if point is None else compared(point) for point in (sizing.chosen, sizing.rejected)
+    )
+    return replace(sizing, chosen=chosen, ceiling=compared(sizing.ceiling), rejected=rejected)
 
 
 def _settled_capacities(

@@ -154,8 +154,8 @@ def _store_queue_line(tier: TierStats) -> str:
     """Describe the objects that a tier with a store queue did not store."""
     return (
         f"{tier.name}: {counted(count_or_zero(tier.lost_objects), 'object')}"
-        f" ({format_bytes(count_or_zero(tier.lost_bytes))}) had left the tier above before they were"
-        f" stored, {format_count(count_or_zero(tier.dropped_objects))}"
+        f" ({format_bytes(count_or_zero(tier.lost_bytes))}) left the queue without being stored, because"
+        f" the tier above had let them go or they filled no bucket, {format_count(count_or_zero(tier.dropped_objects))}"
         f" ({format_bytes(count_or_zero(tier.dropped_bytes))}) found the queue full and were dropped,"
         f" {format_count(count_or_zero(tier.waiting_objects))} still wait"
     )

@@ -418,10 +418,11 @@ def _plan(
             progress=lambda: (progress or _ignore)(min(1.0, len(results) / len(offers))),
         )
         # An answer must neither stall nor be slower than computing, unless every answer does or is.
-        paying_target = replace(target, without_offload=baseline, may_stall=False)
-        findings = _search_cheapest(request_plan, offers, paying_target, simulate, results)
-        if findings.cheapest is None:
-            findings = _search_cheapest(request_plan, offers, target, simulate, results)
+        first, *looser = replace(target, without_offload=baseline, may_stall=False).relaxed()
+        findings = _search_cheapest(request_plan, offers, first, simulate, results)
+        for relaxed in looser:
+            if findings.cheapest is None:
+                findings = _search_cheapest(request_plan, offers, relaxed, simulate, results)
         incidents: dict[str, tuple[Configuration, Simulated]] = {}
         cheapest = findings.cheapest
         for event, configuration in (request_plan.losses(cheapest) if cheapest else {}).items():

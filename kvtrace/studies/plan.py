@@ -489,6 +489,29 @@ class Plan:
         line = f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
         return "; ".join([*self._warnings(best), line])
 
+    def _failures(self, findings: Findings) -> list[str]:
+        """Return, for each kind of store with a router, why none of its fleets is an answer."""
+        if findings.target is None:
+            return []
+        asked, rivals = findings.target.relaxed()[-1], rivals_of(findings)
+        by_kind: dict[tuple[Value, ...], list[Candidate]] = {}
+        for candidate in findings.candidates:
+            by_kind.setdefault(kind_of(candidate.knobs), []).append(candidate)
+        lines = []
+        for (store, router), candidates in by_kind.items():
+            if (store, router) in rivals:
+                continue
+            name = f"{store}, router {router}" if self.nodes > 1 else str(store)
+            highest = 100 * max(candidate.hit_ratio for candidate in candidates)
+            if any(asked.is_met(candidate) for candidate in candidates):
+                reason = (
+                    "those that reach the target stall the engine, or are slower than computing"
+                )
+            else:
+                reason = f"none reaches the target; the highest hit rate is {highest:.1f} %"
+            lines.append(f"{name}: {reason}")
+        return lines
+
     def _rejected(self, findings: Findings) -> Candidate | None:
         """Return the cheapest fleet that costs less than the answer, but does not work.
 
@@ -497,7 +520,7 @@ class Plan:
         best, target = findings.cheapest, findings.target
         if best is None or best.cost is None or target is None:
             return None
-        asked = replace(target, without_offload=None, may_stall=True)
+        asked = target.relaxed()[-1]
         rejected = [
             candidate
             for candidate in findings.candidates
@@ -625,21 +648,12 @@ class Plan:
         lines = [
             f"{simulated_count} of {offer_count} fleets of the price list are simulated{remainder}"
         ]
-        best_hit_ratio: dict[tuple[Value, ...], float] = {}
-        for candidate in findings.candidates:
-            kind = kind_of(candidate.knobs)
-            best_hit_ratio[kind] = max(best_hit_ratio.get(kind, 0.0), candidate.hit_ratio)
-        lines += [
-            f"{', router '.join(map(str, kind))}: none reaches the target;"
-            f" the highest hit rate is {100 * hit_ratio:.1f} %"
-            for kind, hit_ratio in best_hit_ratio.items() if kind not in rivals_of(findings)
-        ]  # fmt: skip
+        lines += self._failures(findings)
         rejected = self._rejected(findings)
         if rejected is not None:
-            p50 = format_duration(rejected.first_token_ns("p50_ns"))
-            slower = f", and loading is slower than computing: TTFT p50 {p50}"
-            reason = "" if stalls_of(rejected) else slower
-            lines.append(f"not {self._describe(findings, rejected)}{reason}")
+            # The description names requests that never start.
+            reasons = [] if rejected.stalled_requests else self._warnings(rejected)
+            lines.append("; ".join([f"not {self._describe(findings, rejected)}", *reasons]))
         if figures is not None and figures.first_token is not None:
             line = "TTFT is modelled"
             if self.without_offload is not None:
