@@ -96,6 +96,7 @@ def hits_and_pages(capture, rows):
     return hits, sum(size // (PAGE + KEY) for size in buckets)
 
 
+@pytest.mark.traces
 def test_what_was_read_of_late_outlives_what_was_put_later(tmp_path):
     # Its third row of 96 pages fills DRAM; the last finds the first of its pages evicted.
     capture, rows = captured(tmp_path, "lease6s")
