@@ -2,10 +2,15 @@
 
 from pathlib import Path
 
+import msgspec
+import numpy as np
 import polars as pl
 import pytest
 
-from kvdistill.jobs.fio_lanes import MAX_LANES, plan_lanes
+from kvdistill.jobs.fio_lanes import MAX_LANES, plan_lanes, plan_sampled_lanes
+from kvdistill.jobs.mode_job import mean_stage_ops
+from kvdistill.profile.profile import IoStream, Loop, Pacing
+from kvdistill.profile.streams import empty_direction
 
 MS = 1_000_000
 KIB = 1024
@@ -92,3 +97,37 @@ def test_with_too_few_lanes_requests_wait_and_are_counted(tmp_path):
 @pytest.mark.parametrize("rows", [[(0, 1, 0, KIB), (0, 1, 0, KIB)], [(0, NO_REQUEST, -1, KIB)]])
 def test_without_a_second_stage_there_are_no_lanes(tmp_path, rows):
     assert plan_lanes("replay", write_ios(tmp_path / "ios.parquet", rows), KIB) is None
+
+
+def sampled(bursts):
+    """Return operations of 1 MiB: bursts[i] of them at i seconds."""
+    us = np.repeat(np.arange(len(bursts)) * 1_000_000 + 1, bursts)
+    count = len(us)
+    return {
+        "us": us, "is_read": np.ones(count, dtype=bool),
+        "offset": np.arange(count) << 20, "length": np.full(count, 1 << 20),
+    }  # fmt: skip
+
+
+def test_sampled_bursts_are_chains_of_stages():
+    """Bursts of six in stages of two; each part of an operation counts in its stage."""
+    plan = plan_sampled_lanes("reuse", sampled([6, 6, 6]), 2, 1 << 20)
+    (lane,) = plan.lanes
+    assert (lane.file, lane.depth, lane.is_chain, lane.ios) == ("reuse.lane1.iolog", 2, True, 18)
+    assert plan.lane_of_operation.tolist() == [0] * 18
+    assert plan_sampled_lanes("reuse", sampled([6, 6]), 2, 1 << 19).lanes[0].depth == 4
+    # Without a second stage nothing waits.
+    assert plan_sampled_lanes("reuse", sampled([6, 6, 6]), 6, 1 << 20) is None
+
+
+def test_stages_of_streams_that_wait_give_the_width():
+    def stream(ops, burst_ops, burst_depth):
+        loop = Loop(Pacing.BURSTS, None, burst_ops=burst_ops, burst_depth=burst_depth)
+        side = msgspec.structs.replace(empty_direction(), ops=ops)
+        return IoStream(
+            name="read", start_ns=0, span_ns=1, read=side, write=empty_direction(),
+            loop=loop, places=None,
+        )  # fmt: skip
+
+    assert mean_stage_ops([stream(100, 40, 2), stream(300, 40, 6)]) == 5
+    assert mean_stage_ops([stream(100, 40, 40)]) is None

@@ -634,3 +634,18 @@ def test_every_shape_is_drawn(tmp_path):
     page = html_page([Document("all", "each shape", [Chapter("Shapes", [table])])], "a test")
     found = watch(page, tmp_path, width=1440)
     assert (found["errors"], found["said"], found["drawn"]) == ([], [], len(ChartShape))
+
+
+def test_the_duration_of_one_load_is_judged():
+    """Bandwidths vary too much to tell; the same load took 7 % longer in every trial."""
+    bandwidth, duration = ("nvme", "read", "bandwidth_bytes_per_s"), ("", "", "wall_ns")
+    operations = ("nvme", "read", "operations")
+    a = {bandwidth: [200e6, 250e6, 230e6], duration: [9.41e9, 9.40e9, 9.42e9], operations: [99] * 3}
+    b = a | {duration: [10.07e9, 10.05e9, 10.06e9]}
+    sentence, lines, _together = judge(["a", "b"], [a, b])
+    assert sentence.startswith("b takes 7 % longer")
+    (line,) = (line for line in lines if line.name == "wall_ns")
+    assert line.sides[1].ratio.differs
+    # Runs of a fixed duration do different amounts of work.
+    longer = b | {operations: [120] * 3}
+    assert "longer" not in judge(["a", "b"], [a, longer])[0]
