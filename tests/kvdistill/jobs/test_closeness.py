@@ -384,3 +384,16 @@ def test_concurrency_is_weighted_by_time():
     )  # fmt: skip
     found = figures_of("s", SOURCE, profile=msgspec.structs.replace(PROFILE, depth=depth))
     assert (found.mean_depth, found.in_flight_p99, found.idle_share) == (1.5, 3, 0.25)
+
+
+def test_one_late_arrival_of_a_short_replay_is_no_miss():
+    """It changes the gaps on both sides of it: two of 27; a third is a miss."""
+    found = msgspec.structs.replace(
+        job_figures("same", SOURCE, SOURCE, is_replay=True, mean_depth=None), arrivals=28
+    )
+    source = msgspec.structs.replace(figures_of("source", SOURCE), arrivals=28)
+    judged = {}
+    for gaps in (1, 2, 3):
+        late = msgspec.structs.replace(found, gap_ks=gaps / 27)
+        (judged[gaps],) = (v.passes for v in verdicts(late, source) if v.name.startswith("gaps"))
+    assert judged == {1: None, 2: None, 3: False}
