@@ -730,17 +730,15 @@ def _rate(
 
     `kinds` are the recorder's kinds of operations on the tier.
     """
-    verdicts = [run.summary.judgement for run in runs]
     tier_figures = [f for f in figures if f.tier == tier]
-    late_ns = max_known(
-        [
-            rate.end_late_ns
-            for verdict in verdicts
-            if verdict is not None
-            for rate in verdict.tiers
-            if rate.tier == tier
-        ]
-    )
+    rates_of_ranks = [
+        rate
+        for run in runs
+        if run.summary.judgement is not None
+        for rate in run.summary.judgement.tiers
+        if rate.tier == tier
+    ]
+    late_ns = max_known([rate.end_late_ns for rate in rates_of_ranks])
     nbytes = sum(f.bytes or 0 for f in tier_figures if f.op != "delete")
     operations = sum(f.operations or 0 for f in tier_figures)
     offered_per_s, span_ns = None, recorder.span_ns(kinds)
@@ -754,15 +752,9 @@ def _rate(
         reached_bytes_per_s=per_second(nbytes or None, span_ns),
         reached_operations_per_s=per_second(operations, span_ns),
         end_late_ns=(late_ns or 0) if recorder.is_open_loop else None,
+        # All ranks have the same drive file.
         measured_over_predicted=next(
-            (
-                rate.measured_over_predicted
-                for verdict in verdicts
-                if verdict is not None
-                for rate in verdict.tiers
-                if rate.tier == tier
-            ),
-            None,
+            (rate.measured_over_predicted for rate in rates_of_ranks), None
         ),
     )
 

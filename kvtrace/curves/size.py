@@ -27,7 +27,7 @@ from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
 from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
-from kvtrace.sim.baseline import is_slower
+from kvtrace.sim.baseline import slower_percentile
 from kvtrace.sim.chains import Chains
 
 P = ParamSpec("P")
@@ -99,14 +99,23 @@ class Target:
             return False
         if not self.may_stall and figures.stalled_requests:
             return False
-        baseline = self.without_offload
-        if baseline is not None and is_slower(figures.first_token_ns, figures.requests, baseline):
+        if self.without_offload is not None and self._is_slower(figures, self.without_offload):
             return False
         if self.first_token is None:
             return True
         quantile, limit_ns = self.first_token
         time_ns = figures.first_token_ns(quantile)
         return time_ns is not None and time_ns <= limit_ns
+
+    @staticmethod
+    def _is_slower(figures: Timed, baseline: TimeToFirstToken) -> bool:
+        """Return whether TTFT of `figures` is longer than that of the `baseline`."""
+        return (
+            slower_percentile(
+                figures.first_token_ns, figures.requests, baseline.with_cache, baseline.requests
+            )
+            is not None
+        )
 
     def describe(self) -> str:
         """Return the target as text, such as "80 % and p99 2 s to the first token"."""

@@ -6,8 +6,7 @@
 //     looked up or read        it lasts lease_ns from then on
 //     queued for the SSD       pinned until the heartbeat that takes it (OffloadObjectHeartbeat)
 //     written to the SSD       looked up for that, and so leased (BatchQuerySegmentSlices)
-//     the tier is too full     of those that are neither leased nor pinned, the ones whose lease
-//     was
+//     the tier is too full     of those that are neither leased nor pinned, those whose leases were
 //                              over first are evicted (BatchEvict)
 //     none of these is left    puts use the room above the limit; without any they are refused, and
 //                              tried again
@@ -18,6 +17,7 @@
 #include "sim.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { PUT, READ };
 enum { GROWTH = 1 << 8 }; // Arrays of C's own grow by so many items.
@@ -186,6 +186,22 @@ static bool lease_store(World *world, const WaitingStore *waiting, int64_t now) 
     return true;
 }
 
+// Drops those that were stored from the front, once they are half of the array: under permanent
+// pressure it is never empty, and would grow with the trace.
+static void lease_drop_stored(World *world) {
+    int64_t stored = world->waiting_stores_first;
+    int64_t left = world->waiting_stores_end - stored;
+    if (stored < left) {
+        return;
+    }
+    if (left) {
+        WaitingStore *waiting = world->waiting_stores;
+        memmove(waiting, waiting + stored, left * sizeof *waiting);
+    }
+    world->waiting_stores_first = 0;
+    world->waiting_stores_end = left;
+}
+
 // Stores those that wait, in their order, up to the first for which there is no room.
 void lease_store_waiting(World *world, int64_t now) {
     int64_t node = world->control.node;
@@ -204,10 +220,7 @@ void lease_store_waiting(World *world, int64_t now) {
             slot_release(world, waiting.slot);
         }
     }
-    if (world->waiting_stores_first == world->waiting_stores_end) {
-        world->waiting_stores_first = 0;
-        world->waiting_stores_end = 0;
-    }
+    lease_drop_stored(world);
     fleet_move_to(world, node);
 }
 

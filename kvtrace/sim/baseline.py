@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from kvtrace.core.simulation_stats import PrefillStats, TimeToFirstToken
+from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
@@ -131,41 +131,45 @@ def with_baseline(
 
 
 def slower_note(first_token: TimeToFirstToken | None) -> str | None:
-    """Return what to say of an offload that makes TTFT longer; None if it does not.
+    """Return what to say of an offload that makes TTFT longer; None if it does not."""
+    if first_token is None or first_token.without_offload is None:
+        return None
+    times, baseline = first_token.with_cache, first_token.without_offload
+    name = slower_percentile(
+        lambda percentile: getattr(times, percentile),
+        first_token.requests,
+        baseline,
+        first_token.requests_without_offload or 0,
+    )
+    if name is None:
+        return None
+    return (
+        f"{SLOWER}: TTFT {_COMPARED[name]} {format_duration(getattr(times, name))},"
+        f" {format_duration(getattr(baseline, name))} without offload"
+    )
+
+
+def slower_percentile(
+    time_ns: Callable[[str], float | None],
+    requests: int,
+    baseline: Percentiles,
+    baseline_requests: int,
+) -> str | None:
+    """Return the percentile of TTFT that an offload makes longer; None if it makes none longer.
+
+    `time_ns` returns the TTFT with offload at a percentile, by the percentile's name in the
+    counters.
 
     Users that wait for answers send more requests if these come sooner, and then wait for each
     other: an offload that served more requests than its baseline is not called slower.
     """
-    if first_token is None or first_token.without_offload is None:
+    if requests > baseline_requests:
         return None
-    if first_token.requests > (first_token.requests_without_offload or 0):
-        return None
-    baseline = first_token.without_offload
-    for name, label in _COMPARED.items():
-        with_ns, without_ns = getattr(first_token.with_cache, name), getattr(baseline, name)
-        if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
-            return (
-                f"{SLOWER}: TTFT {label} {format_duration(with_ns)},"
-                f" {format_duration(without_ns)} without offload"
-            )
-    return None
-
-
-def is_slower(
-    time_ns: Callable[[str], float | None], requests: int | None, baseline: TimeToFirstToken
-) -> bool:
-    """Return whether an offload makes TTFT longer than the `baseline`, a simulation without it.
-
-    `time_ns` returns its TTFT at a percentile, by the percentile's name in the counters. As in
-    `slower_note`, an offload that served more requests is not slower.
-    """
-    if requests is not None and requests > baseline.requests:
-        return False
     for name in _COMPARED:
-        with_ns, without_ns = time_ns(name), getattr(baseline.with_cache, name)
+        with_ns, without_ns = time_ns(name), getattr(baseline, name)
         if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
-            return True
-    return False
+            return name
+    return None
 
 
 def overload_note(prefill: PrefillStats) -> str | None:
