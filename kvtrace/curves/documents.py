@@ -188,6 +188,12 @@ def _reached(point: Point, target: Target) -> str:
         name = quantile.removesuffix("_ns").replace("_", ".")
         time_text = "unknown, too few requests" if time is None else units.format_duration(time)
         text += f", modelled {name} TTFT {time_text} (target {units.format_duration(limit_ns)})"
+    if (level := target.service_level) is not None:
+        share = point.goodput_share
+        share_text = "unknown" if share is None else units.percent(share)
+        text += (
+            f", {share_text} of requests within {level.describe()} (target {100 * level.share:g} %)"
+        )
     return text
 
 

@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.simulation_stats import (
+    DecodeStats,
+    Goodput,
     IncidentStats,
     PrefillStats,
     SimulationStats,
@@ -46,6 +48,7 @@ from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import TierSetting
+from kvtrace.sim.service_level import ServiceLevel
 from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
 
 ROLES: Final = ("dram", "nvme")
@@ -63,6 +66,11 @@ class Timed:
     stalled_requests: int | None
     hit_ratio: float | None
     first_token: TimeToFirstToken | None
+
+    @property
+    def goodput_share(self) -> float | None:
+        """The share of requests within the service level; null without one, or if unknown."""
+        return None
 
     def first_token_ns(self, quantile: str) -> float | None:
         """Return a quantile of the modelled TTFT, by its name in the counters; null if unknown."""
@@ -104,6 +112,15 @@ class Counted(Timed):
     """
     optimal_hit_ratio: float | None = None
     """Upper bound of all policies with the same total capacity (Belady); null if unknown."""
+    decode: DecodeStats | None = None
+    """Output throughput and TPOT; null in results that an earlier version stored."""
+    goodput: Goodput | None = None
+    """Requests within the service level; null without one."""
+
+    @property
+    def goodput_share(self) -> float | None:
+        """The share of requests within the service level; null without one, or without requests."""
+        return None if self.goodput is None else self.goodput.share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +157,7 @@ class Stack:
     ranks: int
     span_ns: Callable[[Simulation], int | None]
     endurance: Endurance | None = None
+    service_level: ServiceLevel | None = None
 
     def with_chains(self) -> Stack:
         """Return a copy whose load has its chains, computed once for all simulations."""
@@ -209,7 +227,13 @@ class Stack:
 
     def simulate(self, capacities: Capacities) -> Point:
         """Simulate the whole load."""
-        with Simulation(self.at(capacities), self.model, self.load, ranks=self.ranks) as simulation:
+        with Simulation(
+            self.at(capacities),
+            self.model,
+            self.load,
+            ranks=self.ranks,
+            service_level=self.service_level,
+        ) as simulation:
             meter = Meter(simulation)
             simulation.run(meter)
             result = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
@@ -457,6 +481,8 @@ def simulated(
         output_tokens=stats.output_tokens,
         prefill=stats.prefill,
         first_token=stats.first_token,
+        decode=stats.decode,
+        goodput=None if stats.goodput is UNSET else stats.goodput,
         hit_ratio=stats.hit_ratio,
         # A restarted request may recompute tokens.
         saved_tokens=stats.input_tokens - simulation.world.total.missed_tokens,

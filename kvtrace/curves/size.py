@@ -29,6 +29,7 @@ from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.baseline import slower_percentile
 from kvtrace.sim.chains import Chains
+from kvtrace.sim.service_level import ServiceLevel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -76,6 +77,8 @@ class Target:
     hit_ratio: float | None = None
     first_token: tuple[str, int] | None = None
     """A quantile, as the counters name it, and the largest TTFT in ns."""
+    service_level: ServiceLevel | None = None
+    """The limits of TTFT and TPOT, and the share of requests that must be within them."""
     without_offload: TimeToFirstToken | None = None
     """TTFT without offload, which an answer must not exceed; None if it may be slower."""
     may_stall: bool = True
@@ -91,7 +94,12 @@ class Target:
 
     def asked(self) -> dict[str, object]:
         """Return the targets that the user gave, as `--json` prints them."""
-        return {"hit_ratio": self.hit_ratio, "first_token": self.first_token}
+        level = None if self.service_level is None else self.service_level.to_dict()
+        return {
+            "hit_ratio": self.hit_ratio,
+            "first_token": self.first_token,
+            "service_level": level,
+        }
 
     def is_met(self, figures: Timed, error: float = 0.0) -> bool:
         """Return whether `figures` reach the target, with `error` added to their hit ratio."""
@@ -101,6 +109,10 @@ class Target:
             return False
         if self.without_offload is not None and self._is_slower(figures, self.without_offload):
             return False
+        if self.service_level is not None:
+            share = figures.goodput_share
+            if share is None or share < self.service_level.share:
+                return False
         if self.first_token is None:
             return True
         quantile, limit_ns = self.first_token
@@ -117,6 +129,11 @@ class Target:
             is not None
         )
 
+    @property
+    def has_times(self) -> bool:
+        """Tell whether a target is a time, so that computing has to take some."""
+        return self.first_token is not None or self.service_level is not None
+
     def describe(self) -> str:
         """Return the target as text, such as "80 % and p99 2 s to the first token"."""
         clauses = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
@@ -124,12 +141,16 @@ class Target:
             quantile, limit_ns = self.first_token
             name = quantile.removesuffix("_ns").replace("_", ".")
             clauses.append(f"{name} {format_duration(limit_ns)} to the first token")
+        if (level := self.service_level) is not None:
+            clauses.append(f"{100 * level.share:g} % of requests within {level.describe()}")
         return " and ".join(clauses)
 
 
-def parse_target(hit: str | None, ttft: str | None) -> Target | None:
-    """Return the target of `target_hit` and `target_ttft`; None if neither is given."""
-    if hit is None and ttft is None:
+def parse_target(
+    hit: str | None, ttft: str | None, service_level: ServiceLevel | None = None
+) -> Target | None:
+    """Return the target of `target_hit`, `target_ttft` and a service level; None if none is given."""
+    if hit is None and ttft is None and service_level is None:
         return None
     hit_ratio = None
     if hit is not None:
@@ -142,7 +163,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
                 f"{named('target_hit', hit)}: must be > 0, and at most 100%, which is 1{hint}"
             )
     if ttft is None:
-        return Target(hit_ratio)
+        return Target(hit_ratio, service_level=service_level)
     quantile, separator, limit = (text.strip() for text in ttft.partition("="))
     name = quantile.replace(".", "_")
     if not separator or name not in QUANTILES:
@@ -153,7 +174,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     limit_ns = parse_duration_ns(limit)
     if not limit_ns:
         raise ConfigError(f"{named('target_ttft', ttft)}: must be > 0")
-    return Target(hit_ratio, (f"{name}_ns", limit_ns))
+    return Target(hit_ratio, (f"{name}_ns", limit_ns), service_level)
 
 
 @dataclass(frozen=True, slots=True)

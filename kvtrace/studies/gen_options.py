@@ -314,6 +314,9 @@ class RunArguments:
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
+    slo: str | None = option(
+        "Limits of TTFT and TPOT, such as ttft=2s,tpot=50ms, of which goodput is counted."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -522,5 +525,6 @@ def prepare(
         seed=run.seed,
         turns=None if turns is None else member(Turns, turns, "turns"),
         events=events,
+        slo=run.slo,
         load_name=str(file or users.open_loop(source)),
     )

@@ -33,7 +33,7 @@ from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.baseline import overload_note, slower_note, with_baseline
+from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
@@ -180,6 +180,12 @@ class Fleet:
     first_token_p50_ns: float | None
     """Modelled TTFT; null if nothing takes time."""
     first_token_p99_ns: float | None
+    time_per_token_p99_ns: float | None
+    """Modelled TPOT; null if decoding takes no time."""
+    output_tokens_per_s: float | None
+    """Output throughput of all nodes together."""
+    goodput_share: float | None
+    """Share of the requests within the service level; null without one."""
     stalled_requests: int
     """Requests that never start."""
     median_drive_writes_per_day: float | None
@@ -241,6 +247,32 @@ class Plan:
             replace(offer, configuration=replace(offer.configuration, number=number))
             for number, offer in enumerate(offers)
         ]
+
+    def largest_caches(self, *, is_without: bool) -> list[Configuration]:
+        """Return the fleets with the largest DRAM, and the largest drive or no storage at all.
+
+        One for each router. If `is_without`, GPU memory is the only tier that holds anything.
+        """
+        name, preset = self.presets[Below.NOTHING]
+        dram = self.prices.dram.sizes[-1:] if "dram" in roles_of(preset) else ["-"]
+        fleets = []
+        for router in self.routers:
+            if is_without:
+                argv = (*self.argv, "--preset", name)
+                argv += ("--router", router) if self.nodes > 1 else ()
+                for tier in preset.tiers:
+                    if tier.name != GPU:
+                        argv += ("--set", f"tiers.{tier.name}.capacity=0")
+                fleets.append(self._build_configuration(argv, {ROUTER: router, "preset": name}))
+                continue
+            for store in (Below.NVME, Below.OBJECT, Below.NOTHING):
+                medium = self.prices.media.get(store)
+                if store not in self.presets or medium is None:
+                    continue
+                size = medium.sizes[-1] if medium.sizes else "-"
+                offer = self._offer(store, medium, router, dram[-1], size)
+                fleets.append(offer.configuration)
+        return [replace(fleet, number=number) for number, fleet in enumerate(fleets)]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
         """Return the offer of one combination; `dram` and `size` are "-" if nothing is bought."""
@@ -563,6 +595,8 @@ class Plan:
             quantile.removesuffix("_ns").replace("_", "."),
         )
         times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
+        if candidate.goodput_share is not None:
+            times += f", {100 * candidate.goodput_share:.1f} % of requests within the service level"
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
@@ -571,6 +605,7 @@ class Plan:
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
         """Return a table with a row for each candidate of `listed`."""
+        goodput = ReportColumn("goodput", "within the SLO", Unit.SHARE)
         columns = [
             ReportColumn("store"),
             ReportColumn("router"),
@@ -579,6 +614,8 @@ class Plan:
             ReportColumn("hit_ratio", "hits", Unit.SHARE),
             ReportColumn("p50", "TTFT p50", Unit.NS),
             ReportColumn("p99", unit=Unit.NS),
+            ReportColumn("tpot", "TPOT p99", Unit.NS),
+            *([] if all(c.goodput_share is None for c in listed) else [goodput]),
             ReportColumn("middle", "DWPD: median", Unit.NUMBER),
             ReportColumn("most", unit=Unit.NUMBER),
             ReportColumn("life", "endurance first exhausted in", Unit.YEARS),
@@ -595,6 +632,8 @@ class Plan:
             "hit_ratio": fleet.hit_ratio,
             "p50": fleet.first_token_p50_ns,
             "p99": fleet.first_token_p99_ns,
+            "tpot": fleet.time_per_token_p99_ns,
+            "goodput": fleet.goodput_share,
             "middle": fleet.median_drive_writes_per_day,
             "most": fleet.most_drive_writes_per_day,
             "life": fleet.life_years,
@@ -616,6 +655,8 @@ class Plan:
         }
         wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
         dram_cost, storage_cost = row.parts
+        decode = None if row.figures is None else row.figures.decode
+        times = None if decode is None else decode.time_per_token
         return Fleet(
             nodes=self.nodes,
             store=str(knobs[STORE]),
@@ -625,6 +666,9 @@ class Plan:
             hit_ratio=candidate.hit_ratio,
             first_token_p50_ns=row.first_token_ns("p50_ns"),
             first_token_p99_ns=row.first_token_ns("p99_ns"),
+            time_per_token_p99_ns=None if times is None else times.p99_ns,
+            output_tokens_per_s=None if decode is None else decode.tokens_per_s,
+            goodput_share=candidate.goodput_share,
             stalled_requests=candidate.stalled_requests,
             median_drive_writes_per_day=wear[(len(wear) - 1) // 2][0] if wear else None,
             most_drive_writes_per_day=wear[-1][0] if wear else None,
