@@ -256,6 +256,23 @@ class IncidentWindow(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierWindow]
 
 
+class HitSteps(msgspec.Struct, frozen=True):
+    """Lookups and hits in steps from the moment of an incident on."""
+
+    step_ns: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+    lookups: list[Count]
+    hits: list[Count]
+
+    def __post_init__(self) -> None:
+        """Refuse lists of different lengths."""
+        _check_lengths(self)
+
+    def ratio(self, first: int, end: int) -> float | None:
+        """Return the hit ratio of the steps from `first` to before `end`; None without lookups."""
+        lookups = sum(self.lookups[first:end])
+        return sum(self.hits[first:end]) / lookups if lookups else None
+
+
 class IncidentOutcome(msgspec.Struct, frozen=True):
     """One incident and the windows around it."""
 
@@ -268,6 +285,8 @@ class IncidentOutcome(msgspec.Struct, frozen=True):
     hits_back_ns: Count | None
     """From the end of the incident until the hit ratio is that of before; None if never."""
     windows: list[IncidentWindow]
+    steps: HitSteps | None = None
+    """From `at_ns` on; None in traces of versions that did not count them."""
 
 
 class RestartCounts(msgspec.Struct, frozen=True):

@@ -26,6 +26,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.simulation_stats import (
     DecodeStats,
     Goodput,
+    HitSteps,
     IncidentStats,
     PrefillStats,
     SimulationStats,
@@ -435,8 +436,8 @@ class Simulated(Counted):
     """Bytes of further copies of objects on the nodes at the end; null for one node."""
     drive_written_bytes: tuple[int, ...] = ()
     """Bytes written to each drive that wears, node by node."""
-    hits_back_ns: int | None = None
-    """Time from the first event until hits recover; null without an event, or if they do not."""
+    hit_steps: HitSteps | None = None
+    """Hits in steps from the first event on; null without an event."""
     notes: tuple[str, ...] = ()
     """Caveats of these figures."""
     prefill: PrefillStats | None = None
@@ -506,8 +507,8 @@ def simulated(
         imbalance=None if stats.fleet is UNSET else stats.fleet.imbalance.requests,
         duplicate_bytes=None if stats.fleet is UNSET else stats.fleet.duplicate_bytes,
         drive_written_bytes=written_bytes,
-        hits_back_ns=(
-            stats.incidents.around[0].hits_back_ns
+        hit_steps=(
+            stats.incidents.around[0].steps
             if isinstance(stats.incidents, IncidentStats) and stats.incidents.around
             else None
         ),

@@ -293,7 +293,8 @@ def make_world(
     world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
     # Populating starts behind the system prompts, which are stored at their first use.
     world.control.populated = library.prompts
-    schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
+    steps = steps_of(load.incidents, preset.fleet, preset.tiers)
+    schedule_incidents(world, load.incidents, steps, rows)
     return world
 
 

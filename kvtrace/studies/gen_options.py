@@ -366,7 +366,8 @@ EventOption = Annotated[
         help=(
             "Inject an event: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
             "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
-            "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated."
+            "rolling-restart:DURATION[:NODES], or nothing, which only counts hits from then on; such"
+            " as 300s:node-lost:7. May be repeated."
         ),
     ),
 ]

@@ -59,11 +59,13 @@ from kvtrace.studies.least_gpus import (
 from kvtrace.studies.plan import (
     LIST,
     SOME,
+    UNDISTURBED,
     WAVE,
     Below,
     Offer,
     Plan,
     Prices,
+    hits_back_ns,
     kind_of,
     read_prices,
     rivals_of,
@@ -175,6 +177,9 @@ class PlanAnswer:
     def to_dict(self) -> JsonObject:
         """Return everything as `kvtrace plan --json` prints it."""
         chosen = self.findings.cheapest
+        undisturbed = None
+        if UNDISTURBED in self.incidents:
+            undisturbed = self.incidents[UNDISTURBED][1].hit_steps
         return {
             "answer": self.answer,
             "basis": "simulated",
@@ -185,7 +190,11 @@ class PlanAnswer:
             "fleets": [asdict(self._plan.fleet(fleet)) for fleet in self.findings.candidates],
             "table": str(self.output / TABLE),
             "events": {
-                event: {"command": configuration.command, **asdict(figures)}
+                event: {
+                    "command": configuration.command,
+                    "hits_back_ns": hits_back_ns(figures.hit_steps, undisturbed),
+                    **asdict(figures),
+                }
                 for event, (configuration, figures) in self.incidents.items()
             },
         }
