@@ -187,6 +187,13 @@ class Stack:
         return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
 
     @property
+    def largest_prompt_bytes(self) -> int:
+        """Bytes of the objects of the largest prompt; of one object if prompts name none."""
+        chains = self.load.chains
+        objects = 1 if chains is None else int(np.diff(chains.offsets).max(initial=1))
+        return objects * self.chunk_bytes
+
+    @property
     def can_sample(self) -> bool:
         """Tell whether samples of the objects represent all objects.
 
