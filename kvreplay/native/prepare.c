@@ -120,8 +120,8 @@ bool prepare_next_io(Engine *engine, int queue_index, Use *use, int64_t now, int
     engine_lock(engine);
     slots_has_free(engine, slots);
     // Reads need slots, too: an eighth of them stays without data.
-    bool has_room = slots->prepared_ios + slots->preparing < slots->allowed * 7 / 8 &&
-                    count_blank(slots) > 0;
+    bool has_room =
+        slots->prepared_ios + slots->preparing < slots->allowed * 7 / 8 && count_blank(slots) > 0;
     Row *row = has_room ? find_later_write(engine, queue, now, &io, &bytes) : NULL;
     if (!row || now + (int64_t)((double)bytes * GENERATION_NS_PER_BYTE) > until_ns) {
         bool may_find_more = has_room && !row && queue->prepare_row < laid_rows(engine);
