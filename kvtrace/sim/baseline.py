@@ -15,6 +15,7 @@ from typing import Final
 
 import msgspec
 
+from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
@@ -54,7 +55,7 @@ class Baseline:
             raise _StoppedError
 
     def run(self) -> TimeToFirstToken | None:
-        """Simulate, and return TTFT; None if the simulation was stopped."""
+        """Simulate, and return TTFT; None if it was stopped, or there is too little memory for it."""
         preset, model, load, ranks = self._arguments
         try:
             with Simulation(preset, model, load, ranks=ranks) as simulation:
@@ -66,7 +67,7 @@ class Baseline:
 
                 simulation.run(sink)
                 return simulation.stats().first_token
-        except _StoppedError:
+        except (_StoppedError, OutOfMemory):
             return None
 
 

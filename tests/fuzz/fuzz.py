@@ -228,6 +228,10 @@ def work(
             _SLOT.pack_into(slot, 0, case, done, time.monotonic(), readings, commands)
             failure, is_command = attempt(seed, case, folder, share)
             _empty(folder)
+            if failure is not None and case != first and "memory" in failure.why.lower():
+                # The limit is on address space, which allocators keep from case to case: a fresh
+                # worker tries the case again.
+                break
             done, readings, commands = done + 1, readings + (not is_command), commands + is_command
             case += step
             if failure is not None:
