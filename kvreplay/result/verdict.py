@@ -169,6 +169,7 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
         late, offered, reached, _ = recorder.delivery(kinds)
     else:
         late, offered, reached = None, None, per_second(count, recorder.span_ns(kinds))
+    error = tier.error if isinstance(tier, SimulatedTier) else None
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
@@ -181,9 +182,8 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
         asked_operations_per_s=offered,
         reached_operations_per_s=reached,
         end_late_ns=late,
-        measured_over_predicted=(
-            tier.measured_over_predicted if isinstance(tier, SimulatedTier) else None
-        ),
+        measured_over_predicted=None if error is None else error.bandwidth,
+        p99_measured_over_predicted=None if error is None else error.p99,
     )
 
 
