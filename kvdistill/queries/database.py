@@ -226,7 +226,9 @@ def register(
             folders[path.parent] = None
             continue
         reader = (
-            tables.open_checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+            tables.open_verified(path)
+            if path.name.endswith(".parquet")
+            else tables.open_table(path)
         )
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
@@ -248,7 +250,7 @@ def register(
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
             if objects.name.endswith(".parquet"):
-                tables.open_checked(objects, OBJECTS)
+                tables.open_verified(objects, OBJECTS)
             _add_file(files_by_view, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = (
@@ -329,11 +331,7 @@ def _view_statement(
     names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
     enum = f"ENUM({names})" if names else "VARCHAR"
     tier_names = {
-        origin: (
-            f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS"
-            " tier)"
-        )
-        for origin, rows in tiers.items()
+        origin: f" REPLACE ({_tier_name(rows, enum)} AS tier)" for origin, rows in tiers.items()
     }
     tier_names[""] = f" REPLACE (tier::{enum} AS tier)"
     if name != "tiers" and (
@@ -354,6 +352,16 @@ def _view_statement(
             f"SELECT *{tier_names[origin]}{row}{absent}{origin_column} FROM read_parquet({literal(file)})"
         )
     return f"CREATE VIEW {view or name} AS {' UNION ALL BY NAME '.join(selects)}"
+
+
+def _tier_name(tiers: list[Row], enum: str) -> str:
+    """Return the SQL expression of the name of a row's tier, of the type `enum`.
+
+    Its branches are constants of that type, because a cast of a name in each row takes longer than
+    a whole query.
+    """
+    branches = [f"WHEN {row['place']} THEN {literal(row['tier'])}::{enum}" for row in tiers]
+    return f"CASE tier {' '.join(branches)} END" if branches else f"NULL::{enum}"
 
 
 def _add_file(
