@@ -6,6 +6,7 @@ The views `measured` and `measured_requests` omit the warm-up of a run, as its r
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.files import at
+from kvtrace.core.files import at, available_bytes
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import (
     PROBE_FILE,
@@ -37,12 +38,16 @@ from kvtrace.core.schema import (
 )
 from kvtrace.core.signals import stopped_by_signals
 from kvtrace.core.temporary import temporary_folder
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import format_bytes, parse_duration_ns
 
 Row = dict[str, Any]
 """A row of a query's result by column name; the query determines columns and types."""
-MEMORY_LIMIT = "1GB"
-THREADS = 2
+MEMORY_SHARE = 0.5
+"""DuckDB's share of the memory that is available when a connection is opened."""
+_UNKNOWN_AVAILABLE_BYTES = 2 << 30
+"""Available memory where the system does not tell it."""
+_MIN_MEMORY_BYTES = 64 << 20
+"""Memory without which DuckDB cannot read a file."""
 BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
@@ -65,27 +70,39 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     Without `scratch`, the folder is in the system's place for temporary files.
     """
     with temporary_folder("kvdistill-", scratch) as folder:
-        connection = open_connection(folder)
+        limit_bytes = memory_limit_bytes()
+        connection = open_connection(folder, limit_bytes)
         try:
             with stopped_by_signals(connection.interrupt):
                 yield connection
         except duckdb.OutOfMemoryException as error:
-            # The query needs more than MEMORY_LIMIT, and this operator cannot spill.
+            # This operator cannot spill.
             first_line = str(error).strip().split("\n")[0]
             reason = (
-                f"a query needs more than {MEMORY_LIMIT} of memory, and cannot spill to disk:"
-                f" {first_line}"
+                f"a query needs more than {format_bytes(limit_bytes)} of memory, half of what is"
+                f" available, and cannot spill to disk: {first_line}"
             )
             raise OutOfMemory(reason) from None
         finally:
             connection.close()
 
 
-def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
-    """Return a connection with bounded memory that spills into `scratch`, with the macros."""
+def memory_limit_bytes() -> int:
+    """Return the memory that a query may use: half of what this process can still allocate."""
+    available = available_bytes()
+    share = (_UNKNOWN_AVAILABLE_BYTES if available is None else available) * MEMORY_SHARE
+    return max(int(share), _MIN_MEMORY_BYTES)
+
+
+def open_connection(scratch: Path, limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection with the macros, on all processors, that spills into `scratch`.
+
+    `limit_bytes` is the memory that it may use; without it, half of what is available.
+    """
+    limit_bytes = memory_limit_bytes() if limit_bytes is None else limit_bytes
     settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY_LIMIT,
-        "threads": THREADS,
+        "memory_limit": f"{limit_bytes >> 10}KiB",
+        "threads": len(os.sched_getaffinity(0)),
         "temp_directory": str(scratch / "spill"),
     }
     connection = duckdb.connect(":memory:", config=settings)

@@ -17,7 +17,7 @@ import mmap
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Union
 
 from kvtrace.core.errors import TraceError
 
@@ -26,8 +26,10 @@ _TAIL_BYTES = 8
 _MAX_DEPTH = 16
 """Structs and lists within each other. A footer has eight levels."""
 
-Fields = dict[int, Any]
-"""The fields of a Thrift struct by number: integers, structs and lists of these; texts are None."""
+Value = Union[int, "Fields", "list[Value]", None]
+"""The value of a Thrift field: an integer, a struct, a list of these, or None for a text."""
+Fields = dict[int, Value]
+"""The fields of a Thrift struct by number."""
 
 
 class _Place(NamedTuple):
@@ -42,7 +44,7 @@ class _Place(NamedTuple):
     """Bytes of the unpacked pages and their headers."""
     values: int
     """Number of values, nulls included."""
-    encodings: list[int]
+    encodings: list[Value]
 
 
 class _DamagedError(Exception):
@@ -62,7 +64,7 @@ def verify_pages(path: Path) -> bool:
             for place in _places(data):
                 first_row = place.first_row
                 has_checksums &= _verify_column(data, place)
-    except (_DamagedError, IndexError, KeyError, TypeError, ValueError):
+    except (_DamagedError, IndexError):
         message = "damaged after this row: a page is not what was written"
         raise TraceError(message, path=path, row=first_row) from None
     return has_checksums
@@ -76,24 +78,24 @@ def _places(data: mmap.mmap) -> Iterator[_Place]:
         raise _DamagedError
     footer, _end = _read_struct(data[footer_begin:footer_end], 0, 0)
     first_row = 0
-    for group in footer[_ROW_GROUPS]:
-        for chunk in group[_COLUMNS]:
-            column = chunk[_COLUMN_METADATA]
-            begin = column[_DATA_PAGE_OFFSET]
-            # pyarrow writes offset 0 if there is no dictionary.
-            begin = min(begin, column.get(_DICTIONARY_PAGE_OFFSET) or begin)
-            end = begin + column[_COMPRESSED_BYTES]
+    for group in _items(footer, _ROW_GROUPS):
+        for chunk in _items(_fields(group), _COLUMNS):
+            column = _fields(_fields(chunk).get(_COLUMN_METADATA))
+            begin = _number(column, _DATA_PAGE_OFFSET)
+            if column.get(_DICTIONARY_PAGE_OFFSET):
+                begin = min(begin, _number(column, _DICTIONARY_PAGE_OFFSET))
+            end = begin + _number(column, _COMPRESSED_BYTES)
             if not 0 < begin < end <= footer_begin:
                 raise _DamagedError
             yield _Place(
                 first_row,
                 begin,
                 end,
-                column[_UNPACKED_BYTES],
-                column[_COLUMN_VALUES],
-                column[_COLUMN_ENCODINGS],
+                _number(column, _UNPACKED_BYTES),
+                _number(column, _COLUMN_VALUES),
+                _items(column, _COLUMN_ENCODINGS),
             )
-        first_row += group[_GROUP_ROWS]
+        first_row += _number(_fields(group), _GROUP_ROWS)
 
 
 _ROW_GROUPS, _COLUMNS, _GROUP_ROWS, _COLUMN_METADATA = 4, 1, 3, 3
@@ -109,19 +111,19 @@ def _verify_column(data: mmap.mmap, place: _Place) -> bool:
     offset, values, unpacked_bytes = place.begin, 0, 0
     while offset < place.end:
         header, begin = _read_struct(data, offset, 0)
-        unpacked_bytes += begin - offset + header[_UNPACKED_PAGE_BYTES]
-        offset = begin + header[_PAGE_BYTES]
+        unpacked_bytes += begin - offset + _number(header, _UNPACKED_PAGE_BYTES)
+        offset = begin + _number(header, _PAGE_BYTES)
         if not begin <= offset <= place.end:
             raise _DamagedError
-        checksum = header.get(_PAGE_CRC)
-        if checksum is None:
+        if _PAGE_CRC not in header:
             has_checksums = False
-        elif zlib.crc32(data[begin:offset]) != checksum & 0xFFFFFFFF:
+        elif zlib.crc32(data[begin:offset]) != _number(header, _PAGE_CRC) & 0xFFFFFFFF:
             raise _DamagedError
         for kind, encoding_field in _ENCODING_FIELDS.items():
             if kind in header:
-                values += header[kind][_PAGE_VALUES]
-                if header[kind][encoding_field] not in place.encodings:
+                page = _fields(header[kind])
+                values += _number(page, _PAGE_VALUES)
+                if page.get(encoding_field) not in place.encodings:
                     raise _DamagedError
     if (values, unpacked_bytes) != (place.values, place.unpacked_bytes):
         raise _DamagedError
@@ -133,6 +135,29 @@ _UNPACKED_PAGE_BYTES, _PAGE_BYTES, _PAGE_CRC = 2, 3, 4
 _ENCODING_FIELDS = {5: 2, 8: 4}
 """The headers of data pages of version 1 and 2 within PageHeader, and their field `encoding`."""
 _PAGE_VALUES = 1
+
+
+def _number(fields: Fields, field: int) -> int:
+    """Return an integer field; _DamagedError if there is none."""
+    value = fields.get(field)
+    if not isinstance(value, int):
+        raise _DamagedError
+    return value
+
+
+def _items(fields: Fields, field: int) -> list[Value]:
+    """Return the items of a list field; _DamagedError if there is none."""
+    value = fields.get(field)
+    if not isinstance(value, list):
+        raise _DamagedError
+    return value
+
+
+def _fields(value: Value) -> Fields:
+    """Return the fields of a struct; _DamagedError if `value` is none."""
+    if not isinstance(value, dict):
+        raise _DamagedError
+    return value
 
 
 def _read_struct(data: bytes | mmap.mmap, offset: int, depth: int) -> tuple[Fields, int]:
@@ -155,7 +180,7 @@ def _read_struct(data: bytes | mmap.mmap, offset: int, depth: int) -> tuple[Fiel
     return fields, offset + 1
 
 
-def _read_value(data: bytes | mmap.mmap, offset: int, kind: int, depth: int) -> tuple[Any, int]:
+def _read_value(data: bytes | mmap.mmap, offset: int, kind: int, depth: int) -> tuple[Value, int]:
     """Return the value of type `kind` at `offset`, and the offset behind it."""
     if kind in _INTEGERS:
         return _read_integer(data, offset)
@@ -170,7 +195,7 @@ def _read_value(data: bytes | mmap.mmap, offset: int, kind: int, depth: int) -> 
         count = head >> 4
         if count == _LONG_LIST:
             count, offset = _read_unsigned(data, offset)
-        items = []
+        items: list[Value] = []
         for _ in range(count):
             item, offset = _read_value(data, offset, head & 15, depth + 1)
             items.append(item)

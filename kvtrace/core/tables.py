@@ -213,7 +213,7 @@ class Reader:
         return self._read(stored_names, names, check)
 
 
-_ReadRows = Callable[[Sequence[str], Sequence[str], "RowCheck"], Iterator[pa.RecordBatch]]
+_ReadRows = Callable[[Sequence[str], Sequence[str], "RowCheck"], "Iterator[pa.RecordBatch]"]
 """`Reader._read` or `Reader._read_ahead`."""
 
 
