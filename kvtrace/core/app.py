@@ -163,8 +163,6 @@ class Command(TyperCommand):
                 by_type = _METAVAR_OF_TYPE.get(parameter.type_descriptor.annotation)
                 by_name = (_METAVAR_OF[name] for name in parameter.opts if name in _METAVAR_OF)
                 parameter.metavar = parameter.metavar or by_type or next(by_name, "TEXT")
-            if isinstance(parameter, TyperOption | TyperArgument):
-                convert_plainly(parameter)
         self._output_parameters = [
             parameter
             for parameter in self.params
@@ -201,6 +199,7 @@ class Command(TyperCommand):
         parsed_args = [arg for arg in args if arg != _QUIET]
         if ctx.meta[_HELP_ALL]:
             parsed_args = ["--help"]
+        convert_plainly(self.get_params(ctx))
         remaining_args = super().parse_args(ctx, parsed_args)
         if not ctx.resilient_parsing:
             self._check_outputs(ctx, is_forced=_FORCE in own_args)
@@ -302,6 +301,11 @@ class Group(TyperGroup):
         """List all commands without importing them."""
         super().__init__(**settings)
         self.commands: JsonObject = {**dict.fromkeys(self.sources), **self.commands}
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the options before the command; return the arguments that no parameter took."""
+        convert_plainly(self.get_params(ctx))
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Return the command called `cmd_name`; None if there is none."""

@@ -1,7 +1,7 @@
 """Convert plain values of a command line without Pydantic.
 
 Typer converts every value by Pydantic, and to import that takes longer than a small command takes.
-`convert_plainly` makes a parameter convert texts, numbers, paths and names of an enumeration itself.
+`convert_plainly` makes parameters convert texts, numbers, paths and names of an enumeration itself.
 All other values, and invalid ones, still go to Typer, which reports what is wrong with them.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
 from typing import Protocol, get_args, get_origin
@@ -34,11 +34,16 @@ class _TyperConversion(Protocol):
         """Return `value` in the type of `param`."""
 
 
-def convert_plainly(parameter: Parameter) -> None:
-    """Make `parameter` convert plain values itself."""
-    conversion = _Conversion(parameter.get_runtime_param)
-    # Typer asks a parameter for its conversion; this hides the method of the class.
-    vars(parameter)["get_runtime_param"] = lambda: conversion
+def convert_plainly(parameters: Iterable[object]) -> None:
+    """Make the options and arguments among `parameters` convert plain values themselves."""
+    for parameter in parameters:
+        if isinstance(parameter, Parameter) and _CONVERSION not in vars(parameter):
+            conversion = _Conversion(parameter.get_runtime_param)
+            vars(parameter)[_CONVERSION] = conversion.itself
+
+
+_CONVERSION = "get_runtime_param"
+"""The method that Typer asks for a parameter's conversion; an attribute of this name hides it."""
 
 
 class _Conversion:
@@ -46,6 +51,10 @@ class _Conversion:
 
     def __init__(self, make_typer_conversion: Callable[[], _TyperConversion]) -> None:
         self._make_typer_conversion = make_typer_conversion
+
+    def itself(self) -> _Conversion:
+        """Return this conversion."""
+        return self
 
     def coerce(self, value: object, param: Parameter, ctx: typer.Context) -> object:
         """Return `value` in the type of `param`; UsageError if it is not of that type."""
