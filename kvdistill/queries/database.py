@@ -131,6 +131,13 @@ def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: obje
     return connection.sql(named(name), params=values or None).to_arrow_table()
 
 
+def count_sizes(connection: duckdb.DuckDBPyConnection, *, has_deletes: bool) -> None:
+    """Create the table `size_counts` of the view `measured`, which the queries of sizes read."""
+    # DuckDB takes no parameters in a statement that creates a table.
+    statement = named("run_size_counts").replace("$has_deletes", str(has_deletes).lower())
+    connection.execute(f"CREATE TEMP TABLE size_counts AS {statement}")
+
+
 def write_query(
     connection: duckdb.DuckDBPyConnection, name: str, path: Path, **values: object
 ) -> None:
