@@ -314,7 +314,9 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
             facts["touch_share"] = share([thread.touching_ns for thread in spent])
             facts["copying_share"] = share([thread.copying_ns for thread in spent])
     if rings:
-        facts["submitter_busy_share"] = max(0.0, 1 - share([thread.asleep_ns for thread in rings]))
+        # Data is generated ahead only while nothing is due or in flight.
+        idle_ns = [thread.asleep_ns + thread.preparing_ns for thread in rings]
+        facts["submitter_busy_share"] = max(0.0, 1 - share(idle_ns))
         facts["kernel_share"] = share([thread.system_ns for thread in rings])
         facts["queue_full_share"] = min(1.0, max(thread.blocked_ns for thread in rings) / wall_ns)
     if copiers:
