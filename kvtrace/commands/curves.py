@@ -168,7 +168,8 @@ def size(
     Without prices the answer has as little DRAM as will do beside the grid's NVMe, and then as
     little NVMe. Each point is a simulation as of gen; where all would take long, it is estimated
     from samples of the objects, with its error, and the answer is simulated in full. FILE is served
-    in order, and computing is not modelled, unless --gpu or --target-ttft is given.
+    in order, and computing is not modelled, unless --gpu, --target-ttft or --slo is given. --slo is
+    a target, too: 99 % of the requests must be within its limits (ttft=2s,tpot=50ms,share=95%).
 
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
@@ -185,7 +186,8 @@ def size(
     byte_prices = _parse_prices(price or [])
     if page is not None:
         check_drawing(page)
-    is_computing_ignored = file is not None and target_ttft is None and stack.gpu is None
+    has_times = target_ttft is not None or run.slo is not None
+    is_computing_ignored = file is not None and not has_times and stack.gpu is None
     scenario = gen_options.prepare(
         file, stack, users, run, source, turns, gpu=INSTANT if is_computing_ignored else None
     )

@@ -187,6 +187,13 @@ REQUESTS: Final = Table("requests", "The requests of users, one row per request,
            "null if the source has none", nullable=True),
     Column("qos", "enum", "class", "the service class; null if unknown", nullable=True, values=tuple(Qos)),
     Column("kind", "enum", "class", "the kind of user", values=tuple(RequestKind)),
+), extras=(
+    Column("first_token_ns", "int64", "ns",
+           "the simulated time from its arrival to its first token (TTFT); null if it got none; absent if nothing "
+           "takes time", nullable=True, since=2),
+    Column("time_per_token_ns", "int64", "ns",
+           "the simulated time from its first token to its last, over the decode steps between (TPOT, its mean "
+           "inter-token latency); null without such a step; absent if nothing takes time", nullable=True, since=2),
 ))
 
 TRACE: Final = Table("trace", "The operations on objects, one row per operation, in order of time.", (

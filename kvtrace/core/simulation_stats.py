@@ -78,8 +78,42 @@ class DecodeStats(msgspec.Struct, frozen=True):
     """Generation of tokens."""
 
     tokens: int
+    """Tokens of the answers of requests that ended in the simulated time."""
     mean_ns_per_token: int | None
-    """None if no token was generated."""
+    """Mean time of their decode steps; None without such a step.
+
+    Where the prefill is modelled it gives the first token, and each step one of the others.
+    """
+    generated_tokens: int | None = None
+    """Tokens of all answers in the simulated time, those of unfinished requests included."""
+    tokens_per_s: float | None = None
+    """Output throughput: generated tokens over the time until the last event."""
+    requests: int | None = None
+    """Requests with a time per output token."""
+    time_per_token: Percentiles | None = None
+    """Time per output token (TPOT, mean inter-token latency), by request.
+
+    The time from a request's first token to its last, over the decode steps between. None if
+    decoding takes no time.
+    """
+    time_per_token_without_offload: Percentiles | None = None
+    """The same with GPU memory as the only tier; None if that was not simulated."""
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True):
+    """The requests whose TTFT and TPOT are within the limits of a service level."""
+
+    ttft_limit_ns: int | None
+    """None for no limit."""
+    tpot_limit_ns: int | None
+    requests: int
+    """Requests within both limits."""
+    share: float | None
+    """Of all requests that arrived; None without any."""
+    requests_per_s: float | None
+    """Requests within the limits over the time until the last event."""
+    share_without_offload: float | None = None
+    """The share with GPU memory as the only tier; None if that was not simulated."""
 
 
 class OfferStats(msgspec.Struct, frozen=True):
@@ -222,6 +256,23 @@ class IncidentWindow(msgspec.Struct, frozen=True, kw_only=True):
     tiers: list[TierWindow]
 
 
+class HitSteps(msgspec.Struct, frozen=True):
+    """Lookups and hits in steps from the moment of an incident on."""
+
+    step_ns: Annotated[int, msgspec.Meta(ge=1, le=MAX_COUNT)]
+    lookups: list[Count]
+    hits: list[Count]
+
+    def __post_init__(self) -> None:
+        """Refuse lists of different lengths."""
+        _check_lengths(self)
+
+    def ratio(self, first: int, end: int) -> float | None:
+        """Return the hit ratio of the steps from `first` to before `end`; None without lookups."""
+        lookups = sum(self.lookups[first:end])
+        return sum(self.hits[first:end]) / lookups if lookups else None
+
+
 class IncidentOutcome(msgspec.Struct, frozen=True):
     """One incident and the windows around it."""
 
@@ -234,6 +285,8 @@ class IncidentOutcome(msgspec.Struct, frozen=True):
     hits_back_ns: Count | None
     """From the end of the incident until the hit ratio is that of before; None if never."""
     windows: list[IncidentWindow]
+    steps: HitSteps | None = None
+    """From `at_ns` on; None in traces of versions that did not count them."""
 
 
 class RestartCounts(msgspec.Struct, frozen=True):
@@ -317,6 +370,8 @@ class SimulationStats(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that load more than a tier holds: a real engine would never finish them."""
     first_token: TimeToFirstToken | None
     """None if neither computing nor storage takes time in this simulation."""
+    goodput: Goodput | UnsetType = UNSET
+    """UNSET without a service level."""
     tiers: list[TierStats]
     """Fastest first."""
     fleet: FleetStats | UnsetType = UNSET

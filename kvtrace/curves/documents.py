@@ -17,7 +17,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
 from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
-from kvtrace.curves.size import Sizing, Target
+from kvtrace.curves.size import Fragile, Sizing, Target
 from kvtrace.llm.serving import INSTANT, serving_text
 from kvtrace.sim.baseline import slower_note
 from kvtrace.sim.documents import cost_line, first_token_table
@@ -166,6 +166,35 @@ def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
     )
 
 
+def _fragility(fragile: Fragile, chosen: Point, labels: Mapping[str, str], stack: Stack) -> str:
+    """Return why a smaller answer was not taken, or that the answer is not robust."""
+    small, worse = fragile.point, fragile.worse
+    moved = []
+    for role, index in stack.roles.items():
+        before, after = (point.tiers[index].hit_ratio or 0.0 for point in (small, worse))
+        moved.append(f"{labels[role]} {units.percent(before)} to {units.percent(after)}")
+    capacities = _name_capacities(small, labels)
+    worse_capacity = _name_capacity(worse.capacities["dram"], labels["dram"])
+    reason = (
+        f"with {worse_capacity} more DRAM is less: hit rate {100 * worse.hit_ratio:.2f} % in place"
+        f" of {100 * small.hit_ratio:.2f} %, because hits move ({', '.join(moved)}), and what the"
+        f" tier below keeps depends on the hits that reach it"
+    )
+    if small.capacities == chosen.capacities:
+        return f"not robust: {reason}"
+    return f"{capacities} would do, but {reason}; the answer holds with more DRAM, too"
+
+
+def _requirements(stack: Stack) -> list[str]:
+    """Return a note for each tier without which the engine does not run."""
+    return [
+        f"{stack.labels[role]} is needed: the engine writes and reads the tiers below through it;"
+        f" the largest prompt has {units.format_bytes(stack.largest_prompt_bytes)}"
+        for role, index in stack.roles.items()
+        if stack.preset.tiers[index].is_required
+    ]
+
+
 def _rejection(point: Point, labels: Mapping[str, str]) -> str:
     """Return why `point`, which reaches the target, is not the answer."""
     capacities = f"not {_name_capacities(point, labels)}"
@@ -188,6 +217,12 @@ def _reached(point: Point, target: Target) -> str:
         name = quantile.removesuffix("_ns").replace("_", ".")
         time_text = "unknown, too few requests" if time is None else units.format_duration(time)
         text += f", modelled {name} TTFT {time_text} (target {units.format_duration(limit_ns)})"
+    if (level := target.service_level) is not None:
+        share = point.goodput_share
+        share_text = "unknown" if share is None else units.percent(share)
+        text += (
+            f", {share_text} of requests within {level.describe()} (target {100 * level.share:g} %)"
+        )
     return text
 
 
@@ -274,6 +309,9 @@ def size_document(
         )
     if sizing.rejected is not None:
         notes.append(_rejection(sizing.rejected, sizing.labels))
+    if sizing.fragile is not None and sizing.chosen is not None:
+        notes.append(_fragility(sizing.fragile, sizing.chosen, sizing.labels, stack))
+    notes += _requirements(stack)
     highlights = [
         doc.Highlight(
             sizing.labels[role], capacity, doc.Unit.BYTES, "unlimited" if capacity is None else ""

@@ -24,6 +24,9 @@ from numpy.typing import NDArray
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.simulation_stats import (
+    DecodeStats,
+    Goodput,
+    HitSteps,
     IncidentStats,
     PrefillStats,
     SimulationStats,
@@ -46,6 +49,7 @@ from kvtrace.sim.chains import Chains
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import TierSetting
+from kvtrace.sim.service_level import ServiceLevel
 from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
 
 ROLES: Final = ("dram", "nvme")
@@ -63,6 +67,11 @@ class Timed:
     stalled_requests: int | None
     hit_ratio: float | None
     first_token: TimeToFirstToken | None
+
+    @property
+    def goodput_share(self) -> float | None:
+        """The share of requests within the service level; null without one, or if unknown."""
+        return None
 
     def first_token_ns(self, quantile: str) -> float | None:
         """Return a quantile of the modelled TTFT, by its name in the counters; null if unknown."""
@@ -104,6 +113,15 @@ class Counted(Timed):
     """
     optimal_hit_ratio: float | None = None
     """Upper bound of all policies with the same total capacity (Belady); null if unknown."""
+    decode: DecodeStats | None = None
+    """Output throughput and TPOT; null in results that an earlier version stored."""
+    goodput: Goodput | None = None
+    """Requests within the service level; null without one."""
+
+    @property
+    def goodput_share(self) -> float | None:
+        """The share of requests within the service level; null without one, or without requests."""
+        return None if self.goodput is None else self.goodput.share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +158,7 @@ class Stack:
     ranks: int
     span_ns: Callable[[Simulation], int | None]
     endurance: Endurance | None = None
+    service_level: ServiceLevel | None = None
 
     def with_chains(self) -> Stack:
         """Return a copy whose load has its chains, computed once for all simulations."""
@@ -166,6 +185,13 @@ class Stack:
     def chunk_bytes(self) -> int:
         """Bytes of a chunk, over all ranks."""
         return sizes_of(self.preset, self.model, self.ranks).chunk_bytes
+
+    @property
+    def largest_prompt_bytes(self) -> int:
+        """Bytes of the objects of the largest prompt; of one object if prompts name none."""
+        chains = self.load.chains
+        objects = 1 if chains is None else int(np.diff(chains.offsets).max(initial=1))
+        return objects * self.chunk_bytes
 
     @property
     def can_sample(self) -> bool:
@@ -209,7 +235,13 @@ class Stack:
 
     def simulate(self, capacities: Capacities) -> Point:
         """Simulate the whole load."""
-        with Simulation(self.at(capacities), self.model, self.load, ranks=self.ranks) as simulation:
+        with Simulation(
+            self.at(capacities),
+            self.model,
+            self.load,
+            ranks=self.ranks,
+            service_level=self.service_level,
+        ) as simulation:
             meter = Meter(simulation)
             simulation.run(meter)
             result = simulated(simulation, meter, self.span_ns(simulation), self.endurance)
@@ -411,8 +443,8 @@ class Simulated(Counted):
     """Bytes of further copies of objects on the nodes at the end; null for one node."""
     drive_written_bytes: tuple[int, ...] = ()
     """Bytes written to each drive that wears, node by node."""
-    hits_back_ns: int | None = None
-    """Time from the first event until hits recover; null without an event, or if they do not."""
+    hit_steps: HitSteps | None = None
+    """Hits in steps from the first event on; null without an event."""
     notes: tuple[str, ...] = ()
     """Caveats of these figures."""
     prefill: PrefillStats | None = None
@@ -457,6 +489,8 @@ def simulated(
         output_tokens=stats.output_tokens,
         prefill=stats.prefill,
         first_token=stats.first_token,
+        decode=stats.decode,
+        goodput=None if stats.goodput is UNSET else stats.goodput,
         hit_ratio=stats.hit_ratio,
         # A restarted request may recompute tokens.
         saved_tokens=stats.input_tokens - simulation.world.total.missed_tokens,
@@ -480,8 +514,8 @@ def simulated(
         imbalance=None if stats.fleet is UNSET else stats.fleet.imbalance.requests,
         duplicate_bytes=None if stats.fleet is UNSET else stats.fleet.duplicate_bytes,
         drive_written_bytes=written_bytes,
-        hits_back_ns=(
-            stats.incidents.around[0].hits_back_ns
+        hit_steps=(
+            stats.incidents.around[0].steps
             if isinstance(stats.incidents, IncidentStats) and stats.incidents.around
             else None
         ),

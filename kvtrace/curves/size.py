@@ -25,10 +25,11 @@ from kvtrace.core.parameters import named
 from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
-from kvtrace.curves.points import Capacities, Point, Sampled, Stack, Timed
+from kvtrace.curves.points import ROLES, Capacities, Point, Sampled, Stack, Timed
 from kvtrace.curves.stack import SAMPLES
 from kvtrace.sim.baseline import slower_percentile
 from kvtrace.sim.chains import Chains
+from kvtrace.sim.service_level import ServiceLevel
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -61,6 +62,10 @@ _HALVINGS = 14
 """Times that a search by price halves the capacity that holds everything."""
 _SLOW_HALVINGS = 3
 """Times that a search halves a tier whose loads are slower than computing."""
+_MORE_DRAM: Final = (2, 4)
+"""Multiples of the answer's DRAM at which its target must be reached, too."""
+_GROWTHS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
+"""Multiples of a capacity that are tried to reach the target."""
 _STEPS_PER_HALVING = 12
 """Steps within each halving, for a small load."""
 _ROUND_BYTES: Final = (10**9, 10**6, 10**3, 1)
@@ -76,6 +81,8 @@ class Target:
     hit_ratio: float | None = None
     first_token: tuple[str, int] | None = None
     """A quantile, as the counters name it, and the largest TTFT in ns."""
+    service_level: ServiceLevel | None = None
+    """The limits of TTFT and TPOT, and the share of requests that must be within them."""
     without_offload: TimeToFirstToken | None = None
     """TTFT without offload, which an answer must not exceed; None if it may be slower."""
     may_stall: bool = True
@@ -91,7 +98,12 @@ class Target:
 
     def asked(self) -> dict[str, object]:
         """Return the targets that the user gave, as `--json` prints them."""
-        return {"hit_ratio": self.hit_ratio, "first_token": self.first_token}
+        level = None if self.service_level is None else self.service_level.to_dict()
+        return {
+            "hit_ratio": self.hit_ratio,
+            "first_token": self.first_token,
+            "service_level": level,
+        }
 
     def is_met(self, figures: Timed, error: float = 0.0) -> bool:
         """Return whether `figures` reach the target, with `error` added to their hit ratio."""
@@ -101,6 +113,10 @@ class Target:
             return False
         if self.without_offload is not None and self._is_slower(figures, self.without_offload):
             return False
+        if self.service_level is not None:
+            share = figures.goodput_share
+            if share is None or share < self.service_level.share:
+                return False
         if self.first_token is None:
             return True
         quantile, limit_ns = self.first_token
@@ -117,6 +133,11 @@ class Target:
             is not None
         )
 
+    @property
+    def has_times(self) -> bool:
+        """Tell whether a target is a time, so that computing has to take some."""
+        return self.first_token is not None or self.service_level is not None
+
     def describe(self) -> str:
         """Return the target as text, such as "80 % and p99 2 s to the first token"."""
         clauses = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
@@ -124,12 +145,16 @@ class Target:
             quantile, limit_ns = self.first_token
             name = quantile.removesuffix("_ns").replace("_", ".")
             clauses.append(f"{name} {format_duration(limit_ns)} to the first token")
+        if (level := self.service_level) is not None:
+            clauses.append(f"{100 * level.share:g} % of requests within {level.describe()}")
         return " and ".join(clauses)
 
 
-def parse_target(hit: str | None, ttft: str | None) -> Target | None:
-    """Return the target of `target_hit` and `target_ttft`; None if neither is given."""
-    if hit is None and ttft is None:
+def parse_target(
+    hit: str | None, ttft: str | None, service_level: ServiceLevel | None = None
+) -> Target | None:
+    """Return the target of `target_hit`, `target_ttft` and a service level; None if none is given."""
+    if hit is None and ttft is None and service_level is None:
         return None
     hit_ratio = None
     if hit is not None:
@@ -142,7 +167,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
                 f"{named('target_hit', hit)}: must be > 0, and at most 100%, which is 1{hint}"
             )
     if ttft is None:
-        return Target(hit_ratio)
+        return Target(hit_ratio, service_level=service_level)
     quantile, separator, limit = (text.strip() for text in ttft.partition("="))
     name = quantile.replace(".", "_")
     if not separator or name not in QUANTILES:
@@ -153,7 +178,7 @@ def parse_target(hit: str | None, ttft: str | None) -> Target | None:
     limit_ns = parse_duration_ns(limit)
     if not limit_ns:
         raise ConfigError(f"{named('target_ttft', ttft)}: must be > 0")
-    return Target(hit_ratio, (f"{name}_ns", limit_ns))
+    return Target(hit_ratio, (f"{name}_ns", limit_ns), service_level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +192,16 @@ class Question:
     """Price of a byte, by role."""
     sample: float | None = None
     """Share of the objects in each sample, 1 for all; None for as many as take seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fragile:
+    """An answer that misses the target with more DRAM."""
+
+    point: Point
+    """It reaches the target."""
+    worse: Point
+    """The same with more DRAM, and fewer hits than the target."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +224,8 @@ class Sizing:
 
     It reaches the target, but requests would never start, or computing is faster.
     """
+    fragile: Fragile | None = None
+    """A smaller answer that more DRAM would spoil; None if the answer is the smallest."""
 
 
 def _ignore_progress(_done: int, _started: int) -> None:
@@ -237,6 +274,8 @@ class _Search:
         self._max_bytes = 0
         """Largest capacity that the search tries."""
         self._sampling: _Sampling | None = None
+        self._required_bytes = stack.largest_prompt_bytes
+        """Smallest capacity of a tier that the engine needs."""
         self._min_sampled_bytes = 0.0
         """Smallest capacity of a tier for which samples are reliable."""
         self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
@@ -278,18 +317,77 @@ class _Search:
             if chosen is None:
                 self.question = replace(self.question, target=target)
                 chosen = self._search_from_grid(points, axes)
+        fragile = None
         if chosen is not None:
+            chosen, fragile = self._make_robust(chosen)
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
             if all(point.capacities != chosen.capacities for point in points):
                 points = sorted([*points, chosen], key=lambda point: _sort_key(point.capacities))
-        return Sizing(chosen, unlimited, points, self.stack.labels, self._rejected(chosen))
+        return Sizing(chosen, unlimited, points, self.stack.labels, self._rejected(chosen), fragile)
+
+    def _make_robust(self, chosen: Point) -> tuple[Point, Fragile | None]:
+        """Return an answer whose neighbours with more DRAM reach the target, too.
+
+        A hierarchy may hit less with more DRAM, because the tier below sees other uses. The answer
+        then gets as much of the tier below as its neighbours need. The second value says what was
+        chosen before; None if that was robust, or if no capacity of the tier below is enough.
+        """
+        outer, inner = ROLES
+        sizes = chosen.capacities
+        outer_bytes, inner_bytes = sizes.get(outer), sizes.get(inner)
+        if not outer_bytes or not inner_bytes or outer in self.question.axes:
+            return chosen, None
+        neighbours = [sizes | {outer: outer_bytes * factor} for factor in _MORE_DRAM]
+        missing = [point for point in self._simulate(neighbours) if not self._is_met(point)]
+        if not missing:
+            return chosen, None
+        worst = min(missing, key=lambda point: point.hit_ratio)
+        fragile = Fragile(chosen, worst)
+        if inner in self.question.axes:
+            return chosen, fragile
+        needed_bytes = inner_bytes
+        for neighbour in missing:
+            reached = self._grow(neighbour, inner)
+            if reached is None:
+                return chosen, fragile
+            least = self._minimize(reached, inner, self._simulate, below=neighbour)
+            needed_bytes = max(needed_bytes, least.capacities[inner] or 0)
+        for growth in _GROWTHS:
+            size = min(self._max_bytes, _round_bytes(needed_bytes * growth))
+            points = self._simulate([wanted | {inner: size} for wanted in (sizes, *neighbours)])
+            if all(self._is_met(point) for point in points):
+                return points[0], fragile
+        return chosen, fragile
+
+    def _grow(self, point: Point, inner: str) -> Point | None:
+        """Return `point` with as much more `inner` as reaches the target; None if nothing does."""
+        inner_bytes = point.capacities[inner] or 0
+        for growth in _GROWTHS:
+            size = min(self._max_bytes, _round_bytes(inner_bytes * growth))
+            [larger] = self._simulate([point.capacities | {inner: size}])
+            if self._is_met(larger):
+                return larger
+        return None
 
     def _is_met(self, point: Point, error: float = 0.0) -> bool:
         """Return whether `point` reaches the target, with `error` added to its hit ratio."""
         target = self.question.target
         is_safe = target.may_stall or not self._may_stall_unseen(point)
-        return target.is_met(point, error) and is_safe
+        return target.is_met(point, error) and is_safe and self._can_run(point.capacities)
+
+    def _can_run(self, capacities: Capacities) -> bool:
+        """Return whether the engine runs with these capacities, unless everything below is off."""
+        tiers, roles = self.stack.preset.tiers, self.stack.roles
+        for role, size in capacities.items():
+            is_needed = tiers[roles[role]].is_required and any(
+                size_below != 0
+                for other, size_below in capacities.items()
+                if roles[other] > roles[role]
+            )
+            if is_needed and size is not None and size < self._required_bytes:
+                return False
+        return True
 
     def _may_stall_unseen(self, point: Point) -> bool:
         """Return whether requests may never start at `point`, whose samples do not count them.

@@ -29,6 +29,7 @@ from kvtrace.sim.baseline import slower_note, ttft_without_offload, with_baselin
 from kvtrace.sim.output import notes_of
 from kvtrace.sim.presets.tier import MAX_CAPACITY_BYTES
 from kvtrace.sim.scenario import Scenario, build_scenario, settings_of
+from kvtrace.sim.service_level import ServiceLevel, parse_service_level
 from kvtrace.sim.simulation import has_times
 
 if TYPE_CHECKING:
@@ -165,6 +166,7 @@ def size(
     tensor_parallel: int = 1,
     kv_dtype: str | None = None,
     endurance: str | None = None,
+    slo: str | None = None,
     sample: float | None = None,
     seed: int = 42,
     progress: Progress | None = None,
@@ -193,6 +195,8 @@ def size(
         tensor_parallel: As in `simulate`.
         kv_dtype: As in `simulate`.
         endurance: Rated endurance of the drive, "1DWPD,5y" or its TBW, such as "14PB".
+        slo: Limits of TTFT and TPOT that 99 % of the requests must keep, such as
+            "ttft=2s,tpot=50ms"; "share=95%" in it sets another share.
         sample: Share of the objects in each of four samples; 1 simulates all. Default: as many as
             take seconds.
         seed: As in `simulate`.
@@ -214,10 +218,11 @@ def size(
         (True, ['dram', 'nvme'])
 
     """
-    target = _target_of(target_hit, target_ttft)
+    level = None if slo is None else parse_service_level(slo)
+    target = _target_of(target_hit, target_ttft, level)
     if isinstance(requests, str | Path):
         requests = read_requests(requests, max_requests=max_requests, seed=seed)
-    is_computing_ignored = requests is not None and target.first_token is None and gpu is None
+    is_computing_ignored = requests is not None and not target.has_times and gpu is None
     settings = settings_of(tiers, knobs)
     scenario = build_scenario(
         requests,
@@ -231,6 +236,7 @@ def size(
         duration=duration,
         max_requests=max_requests,
         seed=seed,
+        slo=slo,
     )
     return size_scenario(
         scenario,
@@ -291,7 +297,7 @@ def size_scenario(
         True
 
     """
-    target = _target_of(target_hit, target_ttft)
+    target = _target_of(target_hit, target_ttft, scenario.service_level)
     drive_endurance = parse_endurance(endurance)
     if sample is not None and not 0 < sample <= 1:
         raise ConfigError(
@@ -310,6 +316,7 @@ def size_scenario(
         scenario.ranks,
         scenario.span_ns,
         drive_endurance,
+        scenario.service_level,
     )
     if drive_endurance is not None and drive_of(scenario.preset) is None:
         names = ", ".join(tier.name for tier in scenario.preset.tiers)
@@ -388,11 +395,14 @@ def _check_prices(
     return dict(prices)
 
 
-def _target_of(target_hit: float | str | None, target_ttft: str | None) -> Target:
-    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+def _target_of(
+    target_hit: float | str | None, target_ttft: str | None, level: ServiceLevel | None
+) -> Target:
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft, level)
     if target is None:
         raise ConfigError(
-            f"give a target: {named('target_hit', '80%')}, or {named('target_ttft', 'p99=2s')}"
+            f"give a target: {named('target_hit', '80%')}, {named('target_ttft', 'p99=2s')}, or"
+            f" {named('slo', 'ttft=2s,tpot=50ms')}"
         )
     return target
 

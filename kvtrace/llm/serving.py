@@ -42,6 +42,8 @@ INSTANT: Final = "instant"
 """The GPU whose compute time is not modelled."""
 FLOPS_SHARE, BANDWIDTH_SHARE = 0.5, 0.7
 """Assumed shares of the peaks that serving engines reach on long prompts and large batches."""
+GPU_MEMORY_SHARE: Final = 0.9
+"""Share of GPU memory for weights and cache: vLLM's default gpu_memory_utilization."""
 EXAMPLE_TOKENS, LONG_TOKENS = 8192, 100_000
 """Lengths of the examples: context of a decode step, and long prompt."""
 FS_PER_S: Final = 10**15

@@ -230,8 +230,8 @@ static void answer_unlink(World *world, int64_t actor_id) {
     }
 }
 
-// How many tokens the actor's request has generated.
-static int64_t answer_tokens(World *world, const Actor *actor) {
+// How many decode steps the actor's request has done, each of which generated a token.
+static int64_t answer_steps(World *world, const Actor *actor) {
     const Knobs *knobs = &world->knobs;
     if (knobs->is_batched) {
         return batch_steps_since(world, actor->join_step);
@@ -240,6 +240,18 @@ static int64_t answer_tokens(World *world, const Actor *actor) {
         return actor->output_tokens;
     }
     return (world->control.now - actor->decode_start_ns) / knobs->decode_ns_per_token;
+}
+
+// How many tokens the actor's request, which has its first token, has generated until now. Its node
+// is at hand.
+int64_t answer_generated_tokens(World *world, const Actor *actor) {
+    const Knobs *knobs = &world->knobs;
+    bool has_begun = actor->decode_start_ns >= actor->first_token_ns;
+    if (knobs->is_batched) {
+        has_begun = actor->join_step != NONE;
+    }
+    int64_t steps = has_begun ? answer_steps(world, actor) : 0;
+    return min_of(actor->output_tokens, knobs->prefill_gives_token + steps);
 }
 
 // The actor's request begins to decode at the node at hand.
@@ -268,7 +280,7 @@ void answer_catch_up(World *world) {
     while (actor_id != NONE) {
         const Actor *actor = &world->actors[actor_id];
         if (actor->answer_next < actor->answer_end) {
-            answer_grow(world, actor_id, answer_tokens(world, actor));
+            answer_grow(world, actor_id, answer_steps(world, actor));
         }
         actor_id = actor->next_decoding - 1;
     }

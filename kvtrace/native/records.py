@@ -35,6 +35,7 @@ ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", 
 PIECE, GROUP, ATTENTION = map(WORLD.dtype, ("Piece", "Group", "Attention"))
 LOOKUP_OUTCOME, FLEET_EVENT = map(WORLD.dtype, ("LookupOutcome", "FleetEvent"))
 EVENT, BATCH, LOGGED_REQUEST = map(WORLD.dtype, ("Event", "Batch", "LoggedRequest"))
+FIRST_TOKEN, ENDED_REQUEST = map(WORLD.dtype, ("FirstToken", "EndedRequest"))
 FOLLOWER, PREDECESSORS, USER, NODE, COPY = map(
     WORLD.dtype, ("Follower", "Predecessors", "User", "Node", "Copy")
 )

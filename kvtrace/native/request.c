@@ -675,6 +675,12 @@ static int64_t decode_wait(World *world, int64_t actor_id, int64_t tokens) {
     return max_of(0, done_ns - world->control.now);
 }
 
+// The decode steps of a request. The prefill gives the first token of its answer, if it is
+// modelled.
+static int64_t decode_steps_of(World *world, const Actor *actor) {
+    return max_of(0, actor->output_tokens - world->knobs.prefill_gives_token);
+}
+
 // How often the request's entry is read while it is decoded.
 static int64_t decode_reads_of(World *world, const Actor *actor) {
     const Knobs *knobs = &world->knobs;
@@ -732,7 +738,7 @@ int64_t request_decode(World *world, int64_t actor_id) {
             int64_t objects = objects_of_tokens(world, tokens);
             actor->new_objects = objects - actor->shared_objects - actor->own_objects;
         }
-        return decode_wait(world, actor_id, actor->output_tokens);
+        return decode_wait(world, actor_id, decode_steps_of(world, actor));
     }
     decode_read_entry(world, actor);
     if (done + 1 == reads || knobs->reads_at_once) {
@@ -784,12 +790,30 @@ static void request_use_at_end(World *world, int64_t actor_id) {
     }
 }
 
+// Records how long the request took to generate its answer.
+static void request_record_end(World *world, const Actor *actor) {
+    Control *control = &world->control;
+    Total *total = &world->total;
+    int64_t steps = decode_steps_of(world, actor);
+    total->decoded_tokens += actor->output_tokens;
+    total->generated_tokens += actor->output_tokens;
+    total->decode_steps += steps;
+    total->decoding_ns += control->now - actor->decode_start_ns;
+    if (world->ended_requests_count == 0) {
+        return;
+    }
+    if (control->ended == world->ended_requests_count) {
+        schedule_ask_python(world, FLUSH, 1);
+    }
+    int64_t answer_ns = control->now - actor->first_token_ns;
+    world->ended_requests[control->ended++] = (EndedRequest){actor->request, answer_ns, steps};
+}
+
 // Ends a request. A user thinks then, for the time returned; the actor of a file is idle again.
 int64_t request_end(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
-    world->total.decoded_tokens += actor->output_tokens;
-    world->total.decoding_ns += world->control.now - actor->decode_start_ns;
+    request_record_end(world, actor);
     answer_finish(world, actor_id);
     batch_depart(world, actor_id);
     gpu_release(world, actor_id);

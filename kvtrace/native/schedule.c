@@ -9,7 +9,7 @@
 //     -> schedule_take_steps   its next steps, as many as take no time
 //        -> background_catch_up   what tiers do until now (background.c)
 //        -> schedule_act          one step (users.c, request.c, store.c)
-//     simulation_finish        the prompts that still wait get their first tokens; memory is freed
+//     simulation_finish        the requests that still run end; memory is freed
 //
 // Of several that act at the same time, the one with the lowest number acts first.
 #include "sim.h"
@@ -322,21 +322,31 @@ static void schedule_run(World *world) {
 
 // --- the end
 
-// Goes on until each prompt that waits as the simulation ends has its first token, without new
-// requests. Otherwise a system that falls behind would look as fast as it began. Nothing else of it
-// is counted, and no row is made.
-static void schedule_answer_waiting(World *world) {
-    Control *control = &world->control;
-    int64_t left = 0;
+// Counts what the requests that run as the simulation ends have done until now. Returns how many
+// they are.
+static int64_t schedule_count_running(World *world) {
+    Total *total = &world->total;
+    int64_t running = 0;
     for (int64_t i = 0; i < world->actors_count; i++) {
         const Actor *actor = &world->actors[i];
-        bool is_in_prefill = STEP_LOAD <= actor->step && actor->step <= STEP_STORE;
-        left += is_in_prefill && !actor->has_first_token;
+        running += actor->step >= STEP_LOAD;
         if (actor->step == STEP_LOAD) {
-            world->total.missed_tokens += actor->input_tokens; // not looked up yet
+            total->missed_tokens += actor->input_tokens; // not looked up yet
+        } else if (actor->step >= STEP_DECODE) {
+            fleet_move_to(world, actor->node);
+            total->generated_tokens += answer_generated_tokens(world, actor);
         }
     }
-    if (!left || !world->ttft_ns_count) {
+    return running;
+}
+
+// Goes on until each request that runs as the simulation ends has ended, without new requests.
+// Otherwise a system that falls behind would look as fast as it began. Only the times of these
+// requests are recorded: nothing else is counted, and no row is made.
+static void schedule_end_running(World *world) {
+    Control *control = &world->control;
+    int64_t left = schedule_count_running(world);
+    if (!left || !world->first_tokens_count) {
         return;
     }
     Control saved_control = *control;
@@ -353,9 +363,9 @@ static void schedule_answer_waiting(World *world) {
         if (actor_id == NONE) {
             break;
         }
-        int64_t had_first_token = world->actors[actor_id].has_first_token;
+        bool was_running = world->actors[actor_id].step >= STEP_LOAD;
         schedule_take_steps(world, actor_id);
-        left -= world->actors[actor_id].has_first_token - had_first_token;
+        left -= was_running && world->actors[actor_id].step == STEP_ASK;
     }
     schedule_ask_python(world, FLUSH, 1);
     *control = saved_control;
@@ -381,10 +391,10 @@ EXPORT int64_t simulation_run(World *world) {
     return simulation_try(world, schedule_run);
 }
 
-// If the simulation came to its end, gives the prompts that wait their first tokens. Frees what C
+// If the simulation came to its end, lets the requests that run end, too. Frees what C
 // allocated. Returns whether all of it was done.
 EXPORT int64_t simulation_finish(World *world, int64_t is_ended) {
-    is_ended = is_ended && simulation_try(world, schedule_answer_waiting);
+    is_ended = is_ended && simulation_try(world, schedule_end_running);
     table_free(&world->count_runs);
     table_free(&world->lfu_tops);
     table_free(&world->fleet.line_at);

@@ -332,6 +332,7 @@ void gpu_release(World *world, int64_t actor_id);
 // --- answers.c
 
 int64_t answer_most_objects(World *world, const Actor *actor);
+int64_t answer_generated_tokens(World *world, const Actor *actor);
 void answer_start(World *world, int64_t actor_id);
 void answer_catch_up(World *world);
 void answer_finish(World *world, int64_t actor_id);

@@ -496,11 +496,14 @@ static int64_t store_prepend_shared(World *world, int64_t shared, int64_t first_
 static void store_end_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     Control *control = &world->control;
-    if (world->ttft_ns_count && !actor->has_first_token) {
-        if (control->answered == world->ttft_ns_count) {
+    if (!actor->has_first_token) {
+        actor->first_token_ns = actor->arrival_ns + actor->ttft_ns;
+    }
+    if (world->first_tokens_count && !actor->has_first_token) {
+        if (control->answered == world->first_tokens_count) {
             schedule_ask_python(world, FLUSH, 1);
         }
-        world->ttft_ns[control->answered++] = actor->ttft_ns;
+        world->first_tokens[control->answered++] = (FirstToken){actor->request, actor->ttft_ns};
     }
     actor->has_first_token = 1;
     if (world->knobs.step_tokens) {

@@ -331,6 +331,7 @@ typedef struct {
     // Failures of nodes.
     int64_t restarts;        // How often it began again because its node was lost.
     int64_t has_first_token; // Whether its first token was recorded.
+    int64_t first_token_ns;  // When its first token was there, the first time.
 
     // Waiting for its turn, and GPU memory.
     int64_t next_queued; // 1 + the actor behind it in the prefill queue of its node; 0 if none.
@@ -410,6 +411,19 @@ typedef struct {
     int64_t restarted;       // Whether the request began again.
 } LookupOutcome;
 
+// The first token of a request.
+typedef struct {
+    int64_t request; // The number of the request.
+    int64_t ttft_ns; // Time to first token.
+} FirstToken;
+
+// A request that has ended.
+typedef struct {
+    int64_t request;   // The number of the request.
+    int64_t answer_ns; // From its first token to its end.
+    int64_t steps;     // The decode steps in that time, each of which generated a token.
+} EndedRequest;
+
 // A change of the fleet, as sim/fleet.py schedules it.
 typedef struct {
     int64_t when;
@@ -435,7 +449,8 @@ typedef struct {
     int64_t rows;
     int64_t made;
     int64_t logged;
-    int64_t answered;
+    int64_t answered; // Entries of World.first_tokens.
+    int64_t ended;    // Entries of World.ended_requests.
     int64_t lookups;
 
     // The actor at hand.
@@ -474,8 +489,10 @@ typedef struct {
     int64_t document_lookups; // Lookups of retrieved objects.
     int64_t document_hits;    // Hits among these.
     int64_t decode_misses;    // Reads for decoding that found nothing.
-    int64_t decoded_tokens;
-    int64_t decoding_ns;
+    int64_t decoded_tokens;   // Tokens of the answers of requests that ended.
+    int64_t decode_steps;     // Decode steps of these requests.
+    int64_t decoding_ns;      // Time that these requests decoded.
+    int64_t generated_tokens; // Tokens of all answers until the end, also of unfinished ones.
     int64_t prefills;
     int64_t waiting_ns;      // Time that prompts waited to be computed.
     int64_t missed_tokens;   // Prompt tokens to be computed, each time that a prompt begins.
@@ -682,6 +699,7 @@ typedef struct {
     int64_t prefill_only_from_tokens; // Prompts as long are not decoded here; 0: all are.
     // How long a decode step reads all weights; without batching, how long a token takes.
     int64_t decode_ns_per_token;
+    int64_t prefill_gives_token; // The prefill generates the first token of the answer.
     int64_t decode_read_tokens;  // The entry is read again each time so many tokens are decoded.
     int64_t reads_at_once;       // These reads come one right after the other.
     int64_t step_tokens;         // Tokens of a step that prompts and decoding share; 0: separate.
@@ -812,8 +830,9 @@ struct World {
     // Buffers that a flush empties.
     TABLE(int64_t, made_size); // [rows]: sizes of new objects.
     TABLE(LoggedRequest, log); // [rows]: requests of users.
-    // [rows]; times to first token of requests, in order; empty if computing is not modelled.
-    TABLE(int64_t, ttft_ns);
+    // [rows]: first tokens and ends of requests, in order; empty if nothing takes time.
+    TABLE(FirstToken, first_tokens);
+    TABLE(EndedRequest, ended_requests);
 
     // Scratch for the objects of one request, in the order of its prompt.
     TABLE(int64_t, chain);      // Their entries.

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import re
 from array import array
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
@@ -1003,12 +1003,17 @@ BATCH_ROWS = 1 << 16
 
 
 def batches(
-    requests: Requests, count: int | None = None, arrivals: tuple[Ints, Ints] | None = None
+    requests: Requests,
+    count: int | None = None,
+    arrivals: tuple[Ints, Ints] | None = None,
+    times: Mapping[str, Ints] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield record batches of the requests table: the first `count` requests, or all.
 
-    `arrivals` instead gives rows and their arrival times.
+    `arrivals` instead gives rows and their arrival times. `times` has further columns of the
+    requests in order of arrival.
     """
+    times = times or {}
     stop = len(requests if arrivals is None else arrivals[0]) if count is None else count
     names = ("arrival_ns", "session_id", "turn", "input_tokens", "output_tokens", "qos", "kind")
     requests = replace(requests, waits=None)  # the table does not hold them
@@ -1025,7 +1030,8 @@ def batches(
         if rows.block_tokens:
             offsets = pa.array(rows.block_offsets, pa.int32())
             columns["block_ids"] = pa.ListArray.from_arrays(offsets, pa.array(rows.block_ids))
-        yield batch_of(REQUESTS, columns)
+        columns |= {name: values[start:end] for name, values in times.items()}
+        yield batch_of(REQUESTS, columns, tuple(times))
 
 
 def _add_note(requests: Requests, note: str) -> Requests:

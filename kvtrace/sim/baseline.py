@@ -14,12 +14,19 @@ from contextlib import contextmanager
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from kvtrace.core.errors import OutOfMemory
-from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
+from kvtrace.core.simulation_stats import (
+    Percentiles,
+    PrefillStats,
+    SimulationStats,
+    TimeToFirstToken,
+)
 from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.service_level import ServiceLevel
 from kvtrace.sim.simulation import Flush, Load, Simulation
 
 GPU: Final = "gpu"
@@ -41,9 +48,17 @@ class _StoppedError(Exception):
 class Baseline:
     """A simulation without offload that runs beside the one with it."""
 
-    def __init__(self, preset: Preset, model: ModelShape, load: Load, ranks: int) -> None:
+    def __init__(
+        self,
+        preset: Preset,
+        model: ModelShape,
+        load: Load,
+        ranks: int,
+        service_level: ServiceLevel | None = None,
+    ) -> None:
         """Prepare the simulation; nothing is simulated yet."""
         self._arguments = preset, model, load, ranks
+        self._service_level = service_level
         self._is_stopped = threading.Event()
 
     def stop(self) -> None:
@@ -54,11 +69,13 @@ class Baseline:
         if self._is_stopped.is_set():
             raise _StoppedError
 
-    def run(self) -> TimeToFirstToken | None:
-        """Simulate, and return TTFT; None if it was stopped, or there is too little memory for it."""
+    def run(self) -> SimulationStats | None:
+        """Simulate, and return the counters; None if stopped, or with too little memory for it."""
         preset, model, load, ranks = self._arguments
         try:
-            with Simulation(preset, model, load, ranks=ranks) as simulation:
+            with Simulation(
+                preset, model, load, ranks=ranks, service_level=self._service_level
+            ) as simulation:
                 simulation.omit_rows()
 
                 def sink(flush: Flush) -> None:
@@ -66,7 +83,7 @@ class Baseline:
                     simulation.give_back(flush)
 
                 simulation.run(sink)
-                return simulation.stats().first_token
+                return simulation.stats()
         except (_StoppedError, OutOfMemory):
             return None
 
@@ -89,18 +106,22 @@ def preset_without_offload(preset: Preset) -> Preset | None:
 
 @contextmanager
 def baseline_beside(
-    preset: Preset, model: ModelShape, load: Load, ranks: int
-) -> Iterator[Callable[[], TimeToFirstToken | None]]:
+    preset: Preset,
+    model: ModelShape,
+    load: Load,
+    ranks: int,
+    service_level: ServiceLevel | None = None,
+) -> Iterator[Callable[[], SimulationStats | None]]:
     """Simulate the baseline in a thread of its own while the block runs.
 
-    Yields a function that waits for its TTFT and returns it; it returns None if there is no
+    Yields a function that waits for its counters and returns them; it returns None if there is no
     baseline. Compiled code releases the interpreter's lock, so both simulations run at once.
     """
     plain = preset_without_offload(preset)
     if plain is None:
         yield lambda: None
         return
-    baseline = Baseline(plain, model, load, ranks)
+    baseline = Baseline(plain, model, load, ranks, service_level)
     with ThreadPoolExecutor(1, thread_name_prefix="baseline") as pool:
         future = pool.submit(baseline.run)
         try:
@@ -115,7 +136,8 @@ def ttft_without_offload(
 ) -> TimeToFirstToken | None:
     """Simulate the baseline and return its TTFT; None if there is no baseline."""
     plain = preset_without_offload(preset)
-    return None if plain is None else Baseline(plain, model, load, ranks).run()
+    stats = None if plain is None else Baseline(plain, model, load, ranks).run()
+    return None if stats is None else stats.first_token
 
 
 def with_baseline(
@@ -128,6 +150,26 @@ def with_baseline(
         first_token,
         without_offload=baseline.with_cache,
         requests_without_offload=baseline.requests,
+    )
+
+
+def with_baseline_stats(
+    stats: SimulationStats, baseline: SimulationStats | None
+) -> SimulationStats:
+    """Return `stats` with the TTFT, TPOT and goodput of its baseline, if there is one."""
+    if baseline is None:
+        return stats
+    decode = msgspec.structs.replace(
+        stats.decode, time_per_token_without_offload=baseline.decode.time_per_token
+    )
+    goodput = stats.goodput
+    if goodput is not UNSET and baseline.goodput is not UNSET:
+        goodput = msgspec.structs.replace(goodput, share_without_offload=baseline.goodput.share)
+    return msgspec.structs.replace(
+        stats,
+        decode=decode,
+        goodput=goodput,
+        first_token=with_baseline(stats.first_token, baseline.first_token),
     )
 
 

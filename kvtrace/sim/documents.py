@@ -23,6 +23,8 @@ from kvtrace.core.document.fleet_chapters import (
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.simulation_stats import (
+    DecodeStats,
+    Goodput,
     SimulationStats,
     StreamStats,
     TierStats,
@@ -34,9 +36,11 @@ from kvtrace.core.units import (
     format_count,
     format_duration,
     format_years,
+    percent,
 )
 from kvtrace.llm.serving import serving_text
 from kvtrace.sim.baseline import overload_note, slower_note
+from kvtrace.sim.service_level import ServiceLevel
 
 _STREAMS_SHOWN = 8
 
@@ -44,11 +48,14 @@ _STREAMS_SHOWN = 8
 def _compute_lines(serving: JsonObject, stats: SimulationStats) -> list[str]:
     """Describe the GPU, the mean time of a generated token and the mean wait of a prompt."""
     lines = [serving_text(serving)]
-    if mean_ns := stats.decode.mean_ns_per_token:
-        tokens = format_count(stats.decode.tokens)
+    decode = stats.decode
+    if mean_ns := decode.mean_ns_per_token:
+        tokens = format_count(decode.tokens)
         lines.append(
             f"computed: {tokens} tokens were generated, {format_duration(mean_ns)} each on average"
         )
+        if decode.tokens_per_s is not None:
+            lines[-1] += f"; output throughput {decode.tokens_per_s:,.1f} tokens/s"
     if mean_ns := stats.prefill.mean_wait_ns:
         prefills = format_count(stats.prefill.requests)
         lines[-1] += f"; {prefills} prompts waited {format_duration(mean_ns)} for others on average"
@@ -76,6 +83,8 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
     tables = [table_of("simulated", Sheet.SUMMARY, columns, rows)]
     if stats.first_token is not None:
         tables.append(first_token_table(stats.first_token))
+    if stats.decode.time_per_token is not None:
+        tables.append(time_per_token_table(stats.decode))
     notes = _compute_lines(summary["serving"], stats)
     notes += [_endurance_line(tier) for tier in summary["endurance"]]
     basis = "simulated; at the preset's prices and this trace's rate, kept up"
@@ -88,6 +97,8 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
     if stats.stalled_requests:
         stalled = f"{STALLS} in {stats.stalled_requests:,} of {stats.requests:,} requests"
         headline = f"{stalled}; {headline}"
+    if stats.goodput is not UNSET:
+        headline = f"{goodput_line(stats.goodput)}; {headline}"
     if slower := slower_note(stats.first_token):
         headline = f"{slower}; {headline}"
     if overload := overload_note(stats.prefill):
@@ -192,6 +203,40 @@ def first_token_table(first: TimeToFirstToken) -> ReportTable:
         ReportColumn("p99_9_ns", "p99.9", Unit.NS),
     ]
     return table_of("modelled time to first token", Sheet.SUMMARY, columns, rows)
+
+
+def time_per_token_table(decode: DecodeStats) -> ReportTable:
+    """Build the table of modelled TPOT by request, with and without offload."""
+    columns = [
+        ReportColumn("kind", ""),
+        ReportColumn("requests", unit=Unit.COUNT),
+        ReportColumn("p50_ns", "p50", Unit.NS),
+        ReportColumn("p95_ns", "p95", Unit.NS),
+        ReportColumn("p99_ns", "p99", Unit.NS),
+        ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+    ]
+    rows = [
+        asdict(times) | {"kind": kind, "requests": requests}
+        for kind, requests, times in (
+            ("as simulated", decode.requests, decode.time_per_token),
+            ("without offload", None, decode.time_per_token_without_offload),
+        )
+        if times is not None
+    ]
+    return table_of("modelled time per output token (TPOT)", Sheet.SUMMARY, columns, rows)
+
+
+def goodput_line(goodput: Goodput) -> str:
+    """Return the share of requests within a service level, and their rate, as a sentence."""
+    limits = ServiceLevel(goodput.ttft_limit_ns, goodput.tpot_limit_ns).describe()
+    if goodput.share is None:
+        return f"no request, so no goodput within {limits}"
+    line = f"goodput {percent(goodput.share)} of requests within {limits}"
+    if goodput.requests_per_s is not None:
+        line += f", {goodput.requests_per_s:.3g} requests/s"
+    if goodput.share_without_offload is not None:
+        line += f" (without offload {percent(goodput.share_without_offload)})"
+    return line
 
 
 def cost_line(cost: JsonObject, when: str, basis: str) -> str:

@@ -26,6 +26,7 @@ from kvtrace.core.schema import TRACE, Op, Phase, enum_code
 from kvtrace.core.simulation_stats import (
     FleetImbalance,
     FleetStats,
+    HitSteps,
     IncidentOutcome,
     IncidentStats,
     IncidentWindow,
@@ -72,9 +73,11 @@ class Kind(StrEnum):
     """
     ROLLING_RESTART = "rolling-restart:DURATION[:NODES]"
     """NODES nodes at a time (1) are lost for a duration, and join as the next are lost."""
+    NOTHING = "nothing"
+    """Nothing happens: the undisturbed run, whose hits are counted from that time on."""
 
 
-LOSING_NOTHING = (Kind.NODE_JOINED, Kind.RACK_JOINED, Kind.STORE_UNREACHABLE)
+LOSING_NOTHING = (Kind.NODE_JOINED, Kind.RACK_JOINED, Kind.STORE_UNREACHABLE, Kind.NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,6 +342,8 @@ STEP_NS: Final = 10 * NS_PER_S
 """Hits have recovered once a step of this length has the hit ratio of before."""
 BACK_WITHIN: Final = 0.01
 """Tolerance of that hit ratio, absolute."""
+MOST_STEPS: Final = 90
+"""Steps that are counted from an incident on: a quarter of an hour."""
 MOST_POINTS: Final = 150
 """Maximum points of a series over the whole simulation."""
 LOOKUP_COUNTS: Final = tuple(name for name in records.LOOKUP_OUTCOME.names or () if name != "ts_ns")
@@ -460,6 +465,17 @@ class IncidentCounters:
             is_reached=incident.at_ns < end_ns,
             hits_back_ns=back_ns,
             windows=windows,
+            steps=self._steps_from(incident.at_ns, end_ns),
+        )
+
+    def _steps_from(self, at_ns: int, end_ns: int) -> HitSteps:
+        """Count the lookups and hits of the whole steps from `at_ns` on."""
+        starts = range(at_ns, end_ns - STEP_NS + 1, STEP_NS)[:MOST_STEPS]
+        counts = [self._between(start, start + STEP_NS)[0] for start in starts]
+        return HitSteps(
+            step_ns=STEP_NS,
+            lookups=[step["lookups"] for step in counts],
+            hits=[step["local_hits"] + step["shared_hits"] for step in counts],
         )
 
     def _window(self, name: str, first_ns: int, last_ns: int) -> IncidentWindow:
@@ -558,15 +574,21 @@ def set_fleet(
             fleet.due_ns = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
 
-def schedule_incidents(world: records.World, steps: Sequence[Move], rows: int) -> None:
-    """Schedule `steps`; nodes that join before they are lost are absent at the start."""
+def schedule_incidents(
+    world: records.World, incidents: Sequence[Incident], steps: Sequence[Move], rows: int
+) -> None:
+    """Schedule the `steps` of `incidents`, and count lookups around these.
+
+    Nodes that join before they are lost are absent at the start.
+    """
+    if incidents:
+        world.lookup_outcomes = np.empty(rows, records.LOOKUP_OUTCOME)
     if not steps:
         return
     fleet, control = world.fleet, world.control
     world.fleet_events = np.array(
         [(s.at_ns, s.kind, s.place, s.tier) for s in steps], records.FLEET_EVENT
     )
-    world.lookup_outcomes = np.empty(rows, records.LOOKUP_OUTCOME)
     control.next_event_ns = steps[0].at_ns
     fleet.nodes["is_up"][initially_absent(steps)] = 0
     control.open_nodes = fleet.nodes["is_up"][: fleet.entry_nodes].sum()

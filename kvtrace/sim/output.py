@@ -35,14 +35,14 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
-from kvtrace.core.simulation_stats import StreamStats, TimeToFirstToken, to_json
+from kvtrace.core.simulation_stats import SimulationStats, StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
-from kvtrace.sim.baseline import slower_note, with_baseline
+from kvtrace.sim.baseline import slower_note, with_baseline_stats
 from kvtrace.sim.chains import grown
 from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
@@ -54,6 +54,8 @@ FLEET = ("node",)
 """The extra column of a trace of several nodes."""
 STREAMED = ("stream",)
 """The extra column of a trace whose writes have streams."""
+TIMES = ("first_token_ns", "time_per_token_ns")
+"""The extra columns of the requests of a simulation in which anything takes time."""
 _OBJECT_ROWS = 1 << 18
 # Rows that may wait to be encoded, some 45 bytes each: one row group, which is encoded at once, so
 # that neither thread often waits for the other.
@@ -69,15 +71,16 @@ def write(
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
-    baseline_ttft: Callable[[], TimeToFirstToken | None] = lambda: None,
+    baseline_stats: Callable[[], SimulationStats | None] = lambda: None,
 ) -> Metadata:
     """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
     to `requests_path` if given.
 
-    The metadata record `argv` and `config`, and the TTFT without offload that `baseline_ttft`
-    returns once the simulation has ended. Files get their final names only if all are complete.
+    The metadata record `argv` and `config`, and the times without offload in the counters that
+    `baseline_stats` returns once the simulation has ended. Files get their final names only if all
+    are complete.
     """
-    requests, meta = simulation.load.requests, _metadata(simulation, config, argv)
+    meta = _metadata(simulation, config, argv)
     if requests_path is not None and requests_path.absolute() in (
         path.absolute(),
         objects_path(path).absolute(),
@@ -93,24 +96,20 @@ def write(
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
         trace = stack.enter_context(create(path, TRACE, meta, extras))
         objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
-        log = stack.enter_context(create(requests_path, REQUESTS, meta)) if requests_path else None
+        log = None
+        if requests_path is not None:
+            time_columns = TIMES if simulation.has_request_times else ()
+            log = stack.enter_context(create(requests_path, REQUESTS, meta, time_columns))
         for shared, sizes in simulation.library_object_bytes():
             object_sizes = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(object_sizes), _OBJECT_ROWS):
                 objects.write(
                     object_batch(objects.rows, shared, object_sizes[start : start + _OBJECT_ROWS])
                 )
-        _run(simulation, trace, objects, log, labels, progress)
-        if requests is not None and log is not None:
-            load, arrivals = simulation.load, simulation.arrivals()
-            recorded = min(
-                int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests
-            )
-            for batch in batches(requests, recorded if arrivals is None else None, arrivals):
-                log.write(batch)
-        stats, warnings = simulation.stats(), []
-        first_token = with_baseline(stats.first_token, baseline_ttft())
-        stats = msgspec.structs.replace(stats, first_token=first_token)
+        users_requests = _run(simulation, trace, objects, labels, progress)
+        if log is not None:
+            _write_requests(log, simulation, users_requests)
+        stats, warnings = with_baseline_stats(simulation.stats(), baseline_stats()), []
         if labels is not None:
             tiers = [
                 msgspec.structs.replace(tier, streams=labels.counts(t))
@@ -140,11 +139,14 @@ def _run(
     simulation: Simulation,
     trace: Writer,
     objects: Writer,
-    log: Writer | None,
     labels: StreamLabels | None,
     progress: Callable[[float], None],
-) -> None:
-    """Simulate in this thread, and encode the flushes into the tables in another, in order."""
+) -> list[Array]:
+    """Simulate in this thread, and encode the flushes into the tables in another, in order.
+
+    Returns the requests of users, records.LOGGED_REQUEST.
+    """
+    logs: list[Array] = []
     kind = "layer" if simulation.sizes.layers > 1 else simulation.preset.entry.value
     waiting: deque[tuple[Future[None], int]] = deque()
     encoded_flushes: deque[tuple[int, Flush]] = deque()
@@ -164,12 +166,7 @@ def _run(
             objects.write(
                 object_batch(objects.rows, "other" if is_other[start] else kind, sizes[start:end])
             )
-        if log is not None and len(flush.log):
-            log.write(
-                batch_of(
-                    REQUESTS, {name: flush.log[name].copy() for name in flush.log.dtype.names or ()}
-                )
-            )
+        logs.append(flush.log)
         encoded_flushes.append((trace.rows, flush))
         # A flush returns its arrays to the simulation once its rows are encoded.
         while encoded_flushes and encoded_flushes[0][0] <= trace.encoded_rows:
@@ -185,6 +182,34 @@ def _run(
         simulation.run(sink, progress)
         for future, _ in waiting:
             future.result()
+    return logs
+
+
+def _write_requests(log: Writer, simulation: Simulation, logs: list[Array]) -> None:
+    """Write the requests table: those of the file, or of users, with their times."""
+    requests, load = simulation.load.requests, simulation.load
+    times: Columns = {}
+    if simulation.has_request_times:
+        times = dict(zip(TIMES, simulation.request_times(), strict=True))
+    if requests is not None:
+        arrivals = simulation.arrivals()
+        recorded = None
+        if arrivals is None:
+            recorded = min(
+                int(np.searchsorted(requests.arrival_ns, load.until_ns)), load.max_requests
+            )
+            # The last may arrive as the simulation ends, which does not serve them any more.
+            times = {name: grown(values, recorded, NONE) for name, values in times.items()}
+        for batch in batches(requests, recorded, arrivals, times):
+            log.write(batch)
+        return
+    first = 0
+    for rows in logs:
+        if len(rows):
+            columns = {name: rows[name].copy() for name in rows.dtype.names or ()}
+            served = {name: values[first : first + len(rows)] for name, values in times.items()}
+            log.write(batch_of(REQUESTS, columns | served, tuple(times)))
+            first += len(rows)
 
 
 def trace_batch(rows: Columns, extras: tuple[str, ...] = ()) -> pa.RecordBatch:

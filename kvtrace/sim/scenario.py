@@ -13,6 +13,7 @@ from typing import Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.parameters import named
 from kvtrace.core.units import parse_duration_ns, positive
 from kvtrace.llm import serving
 from kvtrace.llm.catalogue import find_model, logged_model
@@ -27,7 +28,8 @@ from kvtrace.requests.users import (
 )
 from kvtrace.sim.fleet import parse_all
 from kvtrace.sim.presets.preset import Preset, load_preset
-from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation
+from kvtrace.sim.service_level import ServiceLevel, parse_service_level
+from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation, has_times
 
 MODEL: Final = "llama3.1-8b"
 USERS: Final = 32
@@ -46,10 +48,18 @@ class Scenario:
     """Tensor-parallel ranks."""
     config: JsonObject
     """The configuration, as the metadata of a trace carries it."""
+    service_level: ServiceLevel | None = None
+    """The limits of TTFT and TPOT of which goodput is counted; None to count none."""
 
     def simulation(self) -> Simulation:
         """Return the simulation before its start."""
-        return Simulation(self.preset, self.model, self.load, ranks=self.ranks)
+        return Simulation(
+            self.preset,
+            self.model,
+            self.load,
+            ranks=self.ranks,
+            service_level=self.service_level,
+        )
 
     def planned_span_ns(self) -> int | None:
         """Return over how long requests arrive, as far as it is known before the simulation."""
@@ -98,6 +108,7 @@ def build_scenario(
     seed: int = 42,
     turns: Turns | None = None,
     events: Sequence[str] = (),
+    slo: str | None = None,
     load_name: str = "the requests",
 ) -> Scenario:
     """Resolve the preset, the model and the load of a simulation.
@@ -106,7 +117,7 @@ def build_scenario(
     `open_loop`. `settings` are KEY=VALUE knobs of the preset. `duration` ends the simulation; the
     default is the preset's, 60 s for synthetic users, or all `requests`. `turns` says whether later
     turns of a session follow the simulated answer before them. `events` are incidents such as
-    `300s:node-lost:7`. `load_name` is what an error calls the requests or the open loop.
+    `300s:node-lost:7`. `slo` has limits of TTFT and TPOT, such as `ttft=2s,tpot=50ms`. `load_name` is what an error calls the requests or the open loop.
 
     Raises:
         ConfigError: for an unknown preset, model, GPU or knob, and for options that exclude each
@@ -119,6 +130,7 @@ def build_scenario(
         (4, ['gpu', 'cpu', 'nvme'])
 
     """
+    service_level = None if slo is None else parse_service_level(slo)
     plain = load_preset(preset, settings)
     logged = None if requests is None or model else logged_model(requests.origin)
     model_name = logged[0] if logged else model or plain.load.model or MODEL
@@ -193,7 +205,14 @@ def build_scenario(
         config["turns"] = str(Turns.FOLLOW)
     if events:
         config["events"] = list(events)
-    return Scenario(resolved, shape, load, tensor_parallel, config)
+    if service_level is not None:
+        if not (has_times(resolved) or resolved.decode_ns_per_token):
+            raise ConfigError(
+                f"{named('slo', slo)}: nothing takes time with {named('gpu', resolved.gpu)}; give"
+                f" {named('gpu', 'h100')}"
+            )
+        config["service_level"] = service_level.to_dict()
+    return Scenario(resolved, shape, load, tensor_parallel, config, service_level)
 
 
 def _check_knobs_of_users(

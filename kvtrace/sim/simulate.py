@@ -45,6 +45,7 @@ def simulate(
     router: str | None = None,
     events: Sequence[str] = (),
     turns: str | None = None,
+    slo: str | None = None,
     seed: int = 42,
     path: str | Path | None = None,
     progress: Progress | None = None,
@@ -81,6 +82,8 @@ def simulate(
         events: Incidents such as "300s:node-lost:7".
         turns: "follow": later turns of a session wait for the simulated answer before them.
             "as-recorded": they arrive at their recorded times.
+        slo: Limits of TTFT and TPOT, such as "ttft=2s,tpot=50ms": `stats.goodput` counts the
+            requests within them.
         seed: Seed of everything that is drawn.
         path: Where to write the trace, `*.parquet` or `*.csv.zst`. Default: a temporary file that
             lives as long as the returned object; see `Trace.save`.
@@ -88,7 +91,7 @@ def simulate(
 
     Returns:
         The trace. Its `stats` are the counters of the simulation: hits by tier, bytes, time to
-        first token.
+        first token. Its requests have TTFT and TPOT each, if anything takes time.
 
     Raises:
         ConfigError: for an unknown preset, model or knob, and for arguments that exclude each
@@ -144,6 +147,7 @@ def simulate(
         seed=seed,
         turns=None if turns is None else _turns(turns),
         events=events,
+        slo=slo,
     )
     arguments: dict[str, object] = {
         "preset": str(preset),
@@ -160,6 +164,7 @@ def simulate(
         "kv_dtype": kv_dtype,
         "events": list(events),
         "turns": turns,
+        "slo": slo,
         "seed": seed,
     }
     if isinstance(requests, str | Path):
@@ -192,7 +197,9 @@ def write_scenario(
     """
     load = scenario.load.with_chains(scenario.preset)
     with (
-        baseline_beside(scenario.preset, scenario.model, load, scenario.ranks) as baseline_ttft,
+        baseline_beside(
+            scenario.preset, scenario.model, load, scenario.ranks, scenario.service_level
+        ) as baseline_stats,
         replace(scenario, load=load).simulation() as simulation,
     ):
         metadata = output.write(
@@ -202,7 +209,7 @@ def write_scenario(
             argv,
             requests_output,
             progress or (lambda _ns: None),
-            baseline_ttft,
+            baseline_stats,
         )
         load_ns = scenario.span_ns(simulation) or simulation.last_io_ns
     return Trace(path, metadata, folder=None), load_ns

@@ -5,7 +5,7 @@ compiled simulation starts.
 
 Memory in bytes:
 
-- Output: 0.03 a row, and 16 a first token.
+- Output: 0.03 a row, and 40 a request.
 - A chunk that a later request may name: 8. While it is live in a tier that may delete it, 48 more,
   and 8 more a tier (24 a tier if any policy is not LRU), with an eighth of that as room to grow.
   Tables grow by moving their pages (GrowableTables).
@@ -44,6 +44,7 @@ from kvtrace.core.native.structs import Structure
 from kvtrace.core.parameters import named
 from kvtrace.core.simulation_stats import (
     DecodeStats,
+    Goodput,
     LookupCounts,
     OfferStats,
     Percentiles,
@@ -53,7 +54,7 @@ from kvtrace.core.simulation_stats import (
     TimeToFirstToken,
 )
 from kvtrace.core.statistics import QUANTILES, nearest_rank
-from kvtrace.core.units import format_bytes
+from kvtrace.core.units import NS_PER_S, format_bytes
 from kvtrace.llm.shape import (
     ModelShape,
     PieceKind,
@@ -72,6 +73,7 @@ from kvtrace.sim.fleet import Incident, IncidentCounters, schedule_incidents, se
 from kvtrace.sim.policies import Policy, lease_addresses
 from kvtrace.sim.presets.preset import Entry, LayerGroups, Match, Placement, Preset, Promotion
 from kvtrace.sim.presets.tier import BYTES_PER_US, Admission, Recency, bytes_of, ns_of
+from kvtrace.sim.service_level import ServiceLevel
 
 FOREVER_NS = 2**62
 # Initial capacity of the tables of slots, requests in flight, and objects of one request.
@@ -284,13 +286,16 @@ def make_world(
     world.made_kind = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int8)
     world.row_offsets = np.zeros(rows if world.knobs.bucketed_tiers else 0, np.int64)
     world.log = np.empty(rows if requests is None else 0, records.LOGGED_REQUEST)
-    world.ttft_ns = np.empty(rows if has_times(preset) else 0, np.int64)
+    times = rows if has_times(preset) or preset.decode_ns_per_token else 0
+    world.first_tokens = np.empty(times, records.FIRST_TOKEN)
+    world.ended_requests = np.empty(times, records.ENDED_REQUEST)
     room = max(ROOM, *(2 * tier.bucket_objects for tier in preset.tiers))
     world.chain = np.empty(room, np.int64)
     world.hit_level, world.chain_mark = np.empty(room, np.int8), np.empty(room, np.int8)
     # Populating starts behind the system prompts, which are stored at their first use.
     world.control.populated = library.prompts
-    schedule_incidents(world, steps_of(load.incidents, preset.fleet, preset.tiers), rows)
+    steps = steps_of(load.incidents, preset.fleet, preset.tiers)
+    schedule_incidents(world, load.incidents, steps, rows)
     return world
 
 
@@ -356,6 +361,7 @@ def _set_knobs(
         p.decode_ns_per_token,
     )
     knobs.prefill_in_turn, knobs.is_batched = p.prefill_in_turn, p.is_batched
+    knobs.prefill_gives_token = p.has_prefill and w.mode is not ServingMode.DECODE_ONLY
     knobs.step_tokens = p.step_tokens * (p.prefill_in_turn and p.has_prefill)
     knobs.is_bounded = bool(p.gpu_bytes and knobs.step_tokens)
     knobs.decode_active_ns, knobs.decode_compute_ns = p.decode_active_ns, p.decode_compute_ns
@@ -710,16 +716,28 @@ class Simulation:
     """
 
     def __init__(
-        self, preset: Preset, model: ModelShape, load: Load, *, ranks: int = 1, rows: int = ROWS
+        self,
+        preset: Preset,
+        model: ModelShape,
+        load: Load,
+        *,
+        ranks: int = 1,
+        rows: int = ROWS,
+        service_level: ServiceLevel | None = None,
     ) -> None:
-        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size."""
+        """Set up empty tiers; `ranks` is the tensor-parallel degree, `rows` the buffer size.
+
+        The counters have the goodput under `service_level`, if that is given.
+        """
         self.preset, self.model, self.load = preset, model, load
+        self._service_level = service_level
         if load.requests is not None and preset.workload.shares:
             raise ConfigError(
                 "workload.prompt_share, workload.rag_share and workload.mode=decode-only are for"
                 f" synthetic users: leave them out, or FILE and {named('request_rate')}"
             )
         self._first_tokens: list[Array] = []
+        self._ended_requests: list[Array] = []
         self._tables = GrowableTables()
         self._spare: deque[Columns] = deque()
         self.sizes = sizes_of(preset, model, ranks)
@@ -750,6 +768,7 @@ class Simulation:
         """Free the tables. Counters, times and arrivals cannot be read afterwards."""
         self._spare.clear()
         self._first_tokens.clear()
+        self._ended_requests.clear()
         for attribute in ("world", "places", "_tables", "_fleet_stats"):
             self.__dict__.pop(attribute, None)
 
@@ -863,11 +882,12 @@ class Simulation:
             columns["node"] = world.fleet.row_nodes[:rows]
             world.fleet.row_nodes = np.empty(capacity, np.int32)
         flush = Flush(columns, sizes, is_other, world.log[:logged].copy(), self.now_ns)
-        if has_times(self.preset):
-            self._first_tokens.append(world.ttft_ns[: control.answered].copy())
+        if len(world.first_tokens):
+            self._first_tokens.append(world.first_tokens[: control.answered].copy())
+            self._ended_requests.append(world.ended_requests[: control.ended].copy())
         if len(world.lookup_outcomes):
             self._incident_counters.count_flush(columns, world.lookup_outcomes[: control.lookups])
-        control.set(**dict.fromkeys(("made", "logged", "answered", "rows", "lookups"), 0))
+        control.set(**dict.fromkeys(("made", "logged", "answered", "ended", "rows", "lookups"), 0))
         return flush
 
     def give_back(self, flush: Flush) -> None:
@@ -966,15 +986,13 @@ class Simulation:
                 else None
             ),
             prefill=self._prefill_stats(),
-            decode=DecodeStats(
-                tokens=total.decoded_tokens,
-                mean_ns_per_token=_mean_ns(total.decoding_ns, total.decoded_tokens),
-            ),
+            decode=self._decode_stats(),
             decode_misses=total.decode_misses,
             unplaced_objects=total.unplaced,
             offers=offers,
             stalled_requests=stalled,
             first_token=self._time_to_first_token() if has_times(preset) else None,
+            goodput=self._goodput(),
             tiers=tiers,
             fleet=self._fleet_stats,
             incidents=self._incident_counters.stats(
@@ -1004,8 +1022,55 @@ class Simulation:
         return is_in_turn and self.load.waits is None and not is_cut
 
     def _time_to_first_token(self) -> TimeToFirstToken:
-        times_ns = np.concatenate(self._first_tokens)
+        times_ns = np.concatenate(self._first_tokens)["ttft_ns"]
         return TimeToFirstToken(requests=len(times_ns), with_cache=_percentiles(times_ns))
+
+    @property
+    def has_request_times(self) -> bool:
+        """Tell whether anything takes time, so that `request_times` knows any."""
+        return len(self.world.first_tokens) > 0
+
+    def request_times(self) -> tuple[Array, Array]:
+        """Return TTFT and TPOT of each request that arrived, ns; NONE where a request has none.
+
+        They are in order of arrival, which is that of the requests' numbers. An answer of one token
+        has no TPOT.
+        """
+        control = self.world.control
+        count = max(control.arrived, control.next_request)
+        ttft_ns = np.full(count, records.NONE, np.int64)
+        tpot_ns = ttft_ns.copy()
+        if self._first_tokens:
+            first_tokens = np.concatenate(self._first_tokens)
+            ttft_ns[first_tokens["request"]] = first_tokens["ttft_ns"]
+            ended = np.concatenate(self._ended_requests)
+            ended = ended[ended["steps"] > 0]
+            # Rounded to the nearest.
+            tpot_ns[ended["request"]] = (2 * ended["answer_ns"] + ended["steps"]) // (
+                2 * ended["steps"]
+            )
+        return ttft_ns, tpot_ns
+
+    def _decode_stats(self) -> DecodeStats:
+        total = self.world.total
+        times_ns = np.zeros(0, np.int64)
+        if self.preset.decode_ns_per_token and self._ended_requests:
+            times_ns = self.request_times()[1]
+            times_ns = times_ns[times_ns != records.NONE]
+        generated = total.generated_tokens
+        return DecodeStats(
+            tokens=total.decoded_tokens,
+            mean_ns_per_token=_mean_ns(total.decoding_ns, total.decode_steps),
+            generated_tokens=generated,
+            tokens_per_s=generated * NS_PER_S / self.now_ns if self.now_ns else None,
+            requests=len(times_ns),
+            time_per_token=_percentiles(times_ns) if len(times_ns) else None,
+        )
+
+    def _goodput(self) -> Goodput | UnsetType:
+        if self._service_level is None:
+            return UNSET
+        return self._service_level.goodput(*self.request_times(), self.now_ns)
 
     def _tier_stats(self, t: int) -> TierStats:
         """Return the counters of tier `t`, all of its instances together."""

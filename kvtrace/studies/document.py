@@ -386,6 +386,11 @@ class Candidate(Timed):
         return mean([row.first_token_ns(quantile) for row in self.rows])
 
     @property
+    def goodput_share(self) -> float | None:
+        """Return the share of requests within the service level, the mean over the seeds."""
+        return mean([row.figures.goodput_share for row in self.rows if row.figures])
+
+    @property
     def stalled_requests(self) -> int:  # type: ignore[override]
         """Return the number of requests that never start, over all seeds."""
         return sum(row.figures.stalled_requests or 0 for row in self.rows if row.figures)

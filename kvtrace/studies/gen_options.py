@@ -314,6 +314,9 @@ class RunArguments:
     max_requests: MaxRequests = None
     seed: Seed = 42
     tensor_parallel: TensorParallel = 1
+    slo: str | None = option(
+        "Limits of TTFT and TPOT, such as ttft=2s,tpot=50ms, of which goodput is counted."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -363,7 +366,8 @@ EventOption = Annotated[
         help=(
             "Inject an event: node-lost:N or node-joined:N, rack-lost:R or rack-joined:R, "
             "engine-restart:N:DURATION, drive-replaced:N[:TIER], store-unreachable:DURATION, "
-            "rolling-restart:DURATION[:NODES]; such as 300s:node-lost:7. May be repeated."
+            "rolling-restart:DURATION[:NODES], or nothing, which only counts hits from then on; such"
+            " as 300s:node-lost:7. May be repeated."
         ),
     ),
 ]
@@ -522,5 +526,6 @@ def prepare(
         seed=run.seed,
         turns=None if turns is None else member(Turns, turns, "turns"),
         events=events,
+        slo=run.slo,
         load_name=str(file or users.open_loop(source)),
     )

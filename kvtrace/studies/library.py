@@ -24,9 +24,14 @@ from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import price_of_byte
 from kvtrace.curves.points import Simulated
 from kvtrace.curves.size import Target, parse_target
+from kvtrace.llm.serving import GPU_MEMORY_SHARE, GPUS
+from kvtrace.llm.shape import stored_ranks
 from kvtrace.requests.registry import detect
 from kvtrace.sim.baseline import ttft_without_offload
 from kvtrace.sim.output import notes_of
+from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.scenario import Scenario
+from kvtrace.sim.service_level import ServiceLevel, parse_service_level
 from kvtrace.studies.document import (
     Candidate,
     Findings,
@@ -43,13 +48,24 @@ from kvtrace.studies.gen_options import (
     parse_gen,
     prepare,
 )
+from kvtrace.studies.least_gpus import (
+    DEGREES,
+    MOST_NODES,
+    WITH_CACHE,
+    WITHOUT_OFFLOAD,
+    GpuSearch,
+    LeastGpus,
+)
 from kvtrace.studies.plan import (
     LIST,
     SOME,
+    UNDISTURBED,
     WAVE,
     Below,
     Offer,
     Plan,
+    Prices,
+    hits_back_ns,
     kind_of,
     read_prices,
     rivals_of,
@@ -130,13 +146,16 @@ class PlanAnswer:
     """Assumptions about the requests, the model and the preset."""
     output: Path
     """The folder with the table of results and the stored simulations."""
+    gpus: LeastGpus | None
+    """The least GPUs that meet the service level; None unless it was to be found."""
     _plan: Plan = field(repr=False)
     _folder: TemporaryFolder | None = field(default=None, repr=False)
 
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        return self._plan.first_line(self.findings)
+        line = self._plan.first_line(self.findings)
+        return line if self.gpus is None else f"{self.gpus.describe()}; {line}"
 
     @property
     def cheapest(self) -> Candidate | None:
@@ -158,23 +177,36 @@ class PlanAnswer:
     def to_dict(self) -> JsonObject:
         """Return everything as `kvtrace plan --json` prints it."""
         chosen = self.findings.cheapest
+        undisturbed = None
+        if UNDISTURBED in self.incidents:
+            undisturbed = self.incidents[UNDISTURBED][1].hit_steps
         return {
             "answer": self.answer,
             "basis": "simulated",
             "target": None if self.findings.target is None else self.findings.target.asked(),
             "currency": self.currency,
+            "least_gpus": None if self.gpus is None else [asdict(c) for c in self.gpus.counts],
             "chosen": None if chosen is None else asdict(self._plan.fleet(chosen)),
             "fleets": [asdict(self._plan.fleet(fleet)) for fleet in self.findings.candidates],
             "table": str(self.output / TABLE),
             "events": {
-                event: {"command": configuration.command, **asdict(figures)}
+                event: {
+                    "command": configuration.command,
+                    "hits_back_ns": hits_back_ns(figures.hit_steps, undisturbed),
+                    **asdict(figures),
+                }
                 for event, (configuration, figures) in self.incidents.items()
             },
         }
 
     def document(self) -> Document:
         """Return the report: the cheapest of each kind, incidents, and the commands of each."""
-        return self._plan.document(self.findings, self.incidents)
+        document = self._plan.document(self.findings, self.incidents)
+        if self.gpus is None:
+            return document
+        first, *others = document.chapters
+        chapter = replace(first, tables=[self.gpus.table(), *first.tables])
+        return replace(document, headline=self.answer, chapters=[chapter, *others])
 
     def __repr__(self) -> str:
         return f"<PlanAnswer: {self.answer}>"
@@ -305,6 +337,7 @@ def plan(
     *,
     target_hit: float | str | None = None,
     target_ttft: str | None = None,
+    slo: str | None = None,
     prices: str | Path | None = None,
     output: str | Path | None = None,
     workers: int | None = None,
@@ -325,6 +358,10 @@ def plan(
             preset. The preset is lmcache-disk unless `preset` names another.
         target_hit: The share of lookups that must hit in any tier, such as 0.7 or "70%".
         target_ttft: A percentile of the modelled time to first token, such as "p99=2s".
+        slo: Limits of TTFT and TPOT that 99 % of the requests must keep, such as
+            "ttft=2s,tpot=50ms"; "share=95%" in it sets another share. Unless `load` says the number
+            of `nodes`, the least number of GPUs that meet it is searched first, for each
+            tensor-parallel degree unless `load` has `tp`, and the plan is for that fleet.
         prices: A price list as TOML: sizes, prices and speeds of media. Default: examples of 2026.
         output: The folder for results. Default: a temporary folder that lives as long as the
             returned object.
@@ -350,14 +387,55 @@ def plan(
         ('-', 'USD')
 
     """
-    target = parse_target(None if target_hit is None else str(target_hit), target_ttft)
+    options = dict(load) if slo is None else {**load, "slo": slo}
+    level = None if options.get("slo") is None else parse_service_level(str(options["slo"]))
+    target = parse_target(None if target_hit is None else str(target_hit), target_ttft, level)
     if target is None:
         raise ConfigError(
-            f"give the fleet a target, such as {named('target_hit', '60%')} or"
-            f" {named('target_ttft', 'p99=2s')}"
+            f"give the fleet a target, such as {named('target_hit', '60%')},"
+            f" {named('target_ttft', 'p99=2s')} or {named('slo', 'ttft=2s,tpot=50ms')}"
         )
     with _notes_to(tell) as tell_note:
-        return _plan(target, dict(load), prices, output, workers, scheduler, tell_note, progress)
+        return _plan(target, options, prices, output, workers, scheduler, tell_note, progress)
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """What a plan is asked for, but for the load and the fleet."""
+
+    preset: str
+    presets: dict[Below, tuple[str, Preset]]
+    router: object
+    """The router of a fleet; None to try several."""
+    is_searched: bool
+    """Whether the number of nodes is searched, so that a router may be given without it."""
+    prices: Prices
+    byte_prices: Mapping[str, float]
+
+    def resolve(self, options: Mapping[str, object]) -> tuple[Plan, Scenario]:
+        """Return the plan of a load without its baseline, and the load as a scenario."""
+        argv = _gen_arguments(options)
+        is_fleet = "nodes" in options and options["nodes"] != 1
+        named_router = self.router if is_fleet or not self.is_searched else None
+        own_argv = ["--preset", self.preset]
+        own_argv += [] if named_router is None else ["--router", str(named_router)]
+        request = parse_gen((*argv, *own_argv))
+        scenario = prepare(
+            request.file,
+            request.fleet.apply_to(request.stack),
+            request.users,
+            request.run,
+            request.source,
+            request.turns,
+        )
+        request.fleet.check(scenario.preset)
+        nodes = scenario.preset.fleet.nodes
+        routers = ["-"]
+        if nodes > 1:
+            routers = [str(self.router)] if self.router else list(ROUTERS)
+        return Plan(
+            request.file, argv, self.presets, nodes, routers, self.prices, self.byte_prices
+        ), scenario
 
 
 def _plan(
@@ -370,43 +448,35 @@ def _plan(
     tell: Tell,
     progress: Progress | None,
 ) -> PlanAnswer:
-    prices = read_prices(LIST if price_list is None else Path(price_list))
-    list_name = LIST.name if price_list is None else str(price_list)
-    byte_prices = {
-        text: price_of_byte(text, list_name)
-        for text in {medium.price for medium in (prices.dram, *prices.media.values())}
-        if text
-    }
+    list_name, prices, byte_prices = _read_price_list(price_list)
     preset = str(load.pop("preset", None) or StoringArguments().preset)
     router = load.pop("router", None)
     presets = stacks_of(preset)
     if FILE in load and load.get("source") is None:
         load["source"] = detect(Path(str(load[FILE])))
         tell(f"note: {load[FILE]} is read as {named('source', load['source'])}")
-    argv = _gen_arguments(load)
-    own_argv = ["--preset", preset, *(() if router is None else ("--router", str(router)))]
-    request = parse_gen((*argv, *own_argv))
-    scenario = prepare(
-        request.file,
-        request.fleet.apply_to(request.stack),
-        request.users,
-        request.run,
-        request.source,
-        request.turns,
-    )
-    request.fleet.check(scenario.preset)
+
+    is_searched = target.service_level is not None and load.get("nodes") is None
+    request = _Request(preset, presets, router, is_searched, prices, byte_prices)
+    request_plan, scenario = request.resolve(load)
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
-    nodes = scenario.preset.fleet.nodes
-    routers = [str(router)] if router else list(ROUTERS) if nodes > 1 else ["-"]
+    folder, path = _output_folder(output)
+    gpus = None
+    if is_searched and target.service_level is not None and scenario.preset.fleet.nodes == 1:
+        gpus = _search_least_gpus(
+            request, load, scenario, target.service_level, path, workers, scheduler, tell
+        )
+        fleet = gpus.least(WITH_CACHE) or gpus.nearest(WITH_CACHE)
+        load = fleet_load(load, scenario, fleet.tensor_parallel, fleet.nodes)
+        request_plan, scenario = request.resolve(load)
     baseline = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
-    request_plan = Plan(request.file, argv, presets, nodes, routers, prices, byte_prices, baseline)
+    request_plan = replace(request_plan, without_offload=baseline)
     offers = request_plan.offers()
     if all(offer.store is Below.NOTHING for offer in offers):
         raise ConfigError(
             f"{list_name}: no medium that {preset} can use; list nvme or file, or object for {SOME}"
         )
-    folder, path = _output_folder(output)
     with _kept_results(path, len(offers), tell) as results:
         simulate = partial(
             simulate_all,
@@ -423,17 +493,117 @@ def _plan(
         for relaxed in looser:
             if findings.cheapest is None:
                 findings = _search_cheapest(request_plan, offers, relaxed, simulate, results)
-        incidents: dict[str, tuple[Configuration, Simulated]] = {}
-        cheapest = findings.cheapest
-        for event, configuration in (request_plan.losses(cheapest) if cheapest else {}).items():
-            simulate([configuration])
-            if isinstance(result := results[configuration.number], Failed):
-                tell(f"note: {event}: not simulated: {result.error}")
-            else:
-                incidents[event] = configuration, result
+        incidents = _simulate_incidents(request_plan, findings.cheapest, simulate, results, tell)
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
-    return PlanAnswer(findings, incidents, notes, path, request_plan, folder)
+    return PlanAnswer(findings, incidents, notes, path, gpus, request_plan, folder)
+
+
+def fleet_load(
+    load: Mapping[str, object], scenario: Scenario, degree: int, nodes: int
+) -> dict[str, object]:
+    """Return `load` on `nodes` nodes of `degree` GPUs each.
+
+    A GPU tier without a capacity of its own gets the memory that vLLM gives its cache by default:
+    90 % of that of the GPUs, less the weights. With a given degree it stays as the preset has it.
+    """
+    fleet = dict(load) | ({"nodes": nodes} if nodes > 1 else {})
+    if load.get("tp") is not None:
+        return fleet
+    fleet["tp"] = degree
+    key = "tiers.gpu.capacity"
+    cache_bytes = _gpu_cache_bytes(scenario, degree)
+    if key not in fleet and cache_bytes is not None and scenario.preset.gpu_bytes:
+        # Whole MiB, as a capacity is written.
+        fleet[key] = f"{cache_bytes >> 20}MiB"
+    return fleet
+
+
+def _gpu_cache_bytes(scenario: Scenario, degree: int) -> int | None:
+    """Return the memory for the cache on `degree` GPUs: all ranks, or one if each has a copy of it.
+
+    None if the GPU is unknown.
+    """
+    accelerator = GPUS.get(scenario.preset.gpu)
+    if accelerator is None:
+        return None
+    model = scenario.model
+    weights = round(model.parameters * model.weight_bytes)
+    room = round(GPU_MEMORY_SHARE * degree * accelerator.memory_bytes) - weights
+    return room // (
+        1 if scenario.preset.each_rank_stores else degree // stored_ranks(model, degree)
+    )
+
+
+def _search_least_gpus(
+    request: _Request,
+    load: Mapping[str, object],
+    scenario: Scenario,
+    level: ServiceLevel,
+    path: Path,
+    workers: int | None,
+    scheduler: str | None,
+    tell: Tell,
+) -> LeastGpus:
+    """Return the least GPUs that meet `level`, for each tensor-parallel degree that can be used."""
+    degrees = [scenario.ranks]
+    if load.get("tp") is None:
+        fitting = [
+            degree
+            for degree in DEGREES
+            if (room := _gpu_cache_bytes(scenario, degree)) is not None and room > 1 << 30
+        ]
+        degrees = fitting or degrees
+
+    def fleets(cache: str, degree: int, nodes: int) -> list[Configuration]:
+        fleet_plan, _ = request.resolve(fleet_load(load, scenario, degree, nodes))
+        return fleet_plan.largest_caches(is_without=cache == WITHOUT_OFFLOAD)
+
+    def simulate(configurations: Sequence[Configuration]) -> dict[int, Result]:
+        results: dict[int, Result] = {}
+        simulate_all(
+            configurations,
+            path,
+            results,
+            workers=workers,
+            scheduler=scheduler,
+            tell=_ignore,
+            progress=lambda: None,
+        )
+        for configuration in configurations:
+            if isinstance(result := results[configuration.number], Failed):
+                tell(f"note: {configuration.command}: {result.error}")
+        return results
+
+    requests = scenario.load.requests
+    most_nodes = MOST_NODES if requests is None else min(MOST_NODES, len(requests))
+    return GpuSearch(fleets, simulate, level.share, most_nodes).run(degrees)
+
+
+def _read_price_list(price_list: str | Path | None) -> tuple[str, Prices, dict[str, float]]:
+    """Return the name of the price list, its prices, and those of a byte by their text."""
+    prices = read_prices(LIST if price_list is None else Path(price_list))
+    list_name = LIST.name if price_list is None else str(price_list)
+    texts = {medium.price for medium in (prices.dram, *prices.media.values())}
+    return list_name, prices, {text: price_of_byte(text, list_name) for text in texts if text}
+
+
+def _simulate_incidents(
+    plan: Plan,
+    cheapest: Candidate | None,
+    simulate: Callable[[Sequence[Configuration]], None],
+    results: Mapping[int, Result],
+    tell: Tell,
+) -> dict[str, tuple[Configuration, Simulated]]:
+    """Simulate `cheapest` with each incident; return them by the incident's name."""
+    incidents: dict[str, tuple[Configuration, Simulated]] = {}
+    for event, configuration in (plan.losses(cheapest) if cheapest else {}).items():
+        simulate([configuration])
+        if isinstance(result := results[configuration.number], Failed):
+            tell(f"note: {event}: not simulated: {result.error}")
+        else:
+            incidents[event] = configuration, result
+    return incidents
 
 
 def _search_cheapest(

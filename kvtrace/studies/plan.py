@@ -29,11 +29,12 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named, setting
-from kvtrace.core.simulation_stats import TimeToFirstToken
+from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.sim.baseline import overload_note, slower_note, with_baseline
+from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
+from kvtrace.sim.fleet import BACK_WITHIN
 from kvtrace.sim.presets.preset import Preset, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
@@ -46,6 +47,9 @@ OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}
 SOME: Final = " or ".join(OBJECT_PRESETS)
 POINTS: Final = 0.02
 """Largest miss of the target hit ratio at which a cheaper fleet is still shown."""
+UNDISTURBED: Final = "nothing happens"
+BACK_STEPS: Final = 6
+"""Hits have recovered with a step whose hit ratio, and that of so many steps, is as undisturbed."""
 AWAY_S = 60
 """Time that an engine takes to restart."""
 GONE_S = 600
@@ -180,6 +184,12 @@ class Fleet:
     first_token_p50_ns: float | None
     """Modelled TTFT; null if nothing takes time."""
     first_token_p99_ns: float | None
+    time_per_token_p99_ns: float | None
+    """Modelled TPOT; null if decoding takes no time."""
+    output_tokens_per_s: float | None
+    """Output throughput of all nodes together."""
+    goodput_share: float | None
+    """Share of the requests within the service level; null without one."""
     stalled_requests: int
     """Requests that never start."""
     median_drive_writes_per_day: float | None
@@ -241,6 +251,32 @@ class Plan:
             replace(offer, configuration=replace(offer.configuration, number=number))
             for number, offer in enumerate(offers)
         ]
+
+    def largest_caches(self, *, is_without: bool) -> list[Configuration]:
+        """Return the fleets with the largest DRAM, and the largest drive or no storage at all.
+
+        One for each router. If `is_without`, GPU memory is the only tier that holds anything.
+        """
+        name, preset = self.presets[Below.NOTHING]
+        dram = self.prices.dram.sizes[-1:] if "dram" in roles_of(preset) else ["-"]
+        fleets = []
+        for router in self.routers:
+            if is_without:
+                argv = (*self.argv, "--preset", name)
+                argv += ("--router", router) if self.nodes > 1 else ()
+                for tier in preset.tiers:
+                    if tier.name != GPU:
+                        argv += ("--set", f"tiers.{tier.name}.capacity=0")
+                fleets.append(self._build_configuration(argv, {ROUTER: router, "preset": name}))
+                continue
+            for store in (Below.NVME, Below.OBJECT, Below.NOTHING):
+                medium = self.prices.media.get(store)
+                if store not in self.presets or medium is None:
+                    continue
+                size = medium.sizes[-1] if medium.sizes else "-"
+                offer = self._offer(store, medium, router, dram[-1], size)
+                fleets.append(offer.configuration)
+        return [replace(fleet, number=number) for number, fleet in enumerate(fleets)]
 
     def _offer(self, store: Below, medium: Medium, router: str, dram: str, size: str) -> Offer:
         """Return the offer of one combination; `dram` and `size` are "-" if nothing is bought."""
@@ -361,11 +397,17 @@ class Plan:
         return Study(Path("plan"), [offer.configuration for offer in offers], {}, unit)
 
     def losses(self, best: Candidate) -> dict[str, Configuration]:
-        """Return a simulation of `best` for each incident in the middle of the load, by its name."""
+        """Return a simulation of `best` for each incident in the middle of the load, by its name.
+
+        The first is undisturbed: its hits are those that others are compared with.
+        """
         (row,) = best.rows
         load_s = row.figures.load_ns // NS_PER_S if row.figures else 0
         at_s = load_s // 2
-        events = {"an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"]}
+        events = {
+            UNDISTURBED: [f"{at_s}s:nothing"],
+            "an engine restarts": [f"{at_s}s:engine-restart:0:{AWAY_S}s"],
+        }
         if self.nodes > 1:
             # A short load ends before the node is replaced, and a simulation accepts no event
             # after its end.
@@ -428,9 +470,13 @@ class Plan:
                 ReportColumn("requests", unit=Unit.COUNT),
                 ReportColumn("more_tokens", "more prompt tokens computed", Unit.COUNT),
                 ReportColumn("p99", "first token p99", Unit.NS),
-                ReportColumn("hits_back_ns", "hits as before after", Unit.NS),
+                *(ReportColumn(name, f"hits in {label}", Unit.SHARE) for name, label, _ in SPANS),
+                ReportColumn("hits_back_ns", "hits as undisturbed after", Unit.NS),
             ]
-            title = f"an engine is away for {AWAY_S} s, and its memory is then empty"
+            title = (
+                f"an engine is away for {AWAY_S} s, and its memory is then empty; times count from"
+                " the moment it goes"
+            )
             if self.nodes > 1:
                 is_replaced = any(
                     ":node-joined:" in configuration.command for configuration, _ in lost.values()
@@ -441,16 +487,19 @@ class Plan:
                     else "is not back before the load ends"
                 )
                 title += f"; a lost node {fate}"
+            undisturbed = lost[UNDISTURBED][1].hit_steps if UNDISTURBED in lost else None
             rows = [
                 {
                     "name": name, "requests": figures.requests,
-                    "hits_back_ns": figures.hits_back_ns,
+                    **hits_from(figures.hit_steps),
+                    "hits_back_ns": hits_back_ns(figures.hit_steps, undisturbed)
+                    if name != UNDISTURBED else None,
                     # Waiting users send fewer requests, so the computed tokens differ.
                     "more_tokens": figures.recomputed_tokens - usual.recomputed_tokens
-                    if figures is not usual and figures.requests == usual.requests else None,
+                    if name != UNDISTURBED and figures.requests == usual.requests else None,
                     "p99": figures.first_token_ns("p99_ns"),
                 }
-                for name, (_, figures) in {"nothing happens": (None, usual), **lost}.items()
+                for name, (_, figures) in lost.items()
             ]  # fmt: skip
             tables.append(table_of(title, Sheet.SUMMARY, columns, rows))
         configurations = {
@@ -563,6 +612,8 @@ class Plan:
             quantile.removesuffix("_ns").replace("_", "."),
         )
         times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
+        if candidate.goodput_share is not None:
+            times += f", {100 * candidate.goodput_share:.1f} % of requests within the service level"
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
@@ -571,6 +622,7 @@ class Plan:
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:
         """Return a table with a row for each candidate of `listed`."""
+        goodput = ReportColumn("goodput", "within the SLO", Unit.SHARE)
         columns = [
             ReportColumn("store"),
             ReportColumn("router"),
@@ -579,6 +631,8 @@ class Plan:
             ReportColumn("hit_ratio", "hits", Unit.SHARE),
             ReportColumn("p50", "TTFT p50", Unit.NS),
             ReportColumn("p99", unit=Unit.NS),
+            ReportColumn("tpot", "TPOT p99", Unit.NS),
+            *([] if all(c.goodput_share is None for c in listed) else [goodput]),
             ReportColumn("middle", "DWPD: median", Unit.NUMBER),
             ReportColumn("most", unit=Unit.NUMBER),
             ReportColumn("life", "endurance first exhausted in", Unit.YEARS),
@@ -595,6 +649,8 @@ class Plan:
             "hit_ratio": fleet.hit_ratio,
             "p50": fleet.first_token_p50_ns,
             "p99": fleet.first_token_p99_ns,
+            "tpot": fleet.time_per_token_p99_ns,
+            "goodput": fleet.goodput_share,
             "middle": fleet.median_drive_writes_per_day,
             "most": fleet.most_drive_writes_per_day,
             "life": fleet.life_years,
@@ -616,6 +672,8 @@ class Plan:
         }
         wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
         dram_cost, storage_cost = row.parts
+        decode = None if row.figures is None else row.figures.decode
+        times = None if decode is None else decode.time_per_token
         return Fleet(
             nodes=self.nodes,
             store=str(knobs[STORE]),
@@ -625,6 +683,9 @@ class Plan:
             hit_ratio=candidate.hit_ratio,
             first_token_p50_ns=row.first_token_ns("p50_ns"),
             first_token_p99_ns=row.first_token_ns("p99_ns"),
+            time_per_token_p99_ns=None if times is None else times.p99_ns,
+            output_tokens_per_s=None if decode is None else decode.tokens_per_s,
+            goodput_share=candidate.goodput_share,
             stalled_requests=candidate.stalled_requests,
             median_drive_writes_per_day=wear[(len(wear) - 1) // 2][0] if wear else None,
             most_drive_writes_per_day=wear[-1][0] if wear else None,
@@ -672,6 +733,39 @@ class Plan:
         return lines + [
             f"prices of {name}: {medium.source}" for name, medium in media.items() if medium.source
         ]
+
+
+SPANS: Final = (("hits_10s", "10 s", 1), ("hits_1min", "1 min", 6), ("hits_5min", "5 min", 30))
+"""Columns of hit ratios from an incident on: name, label and steps of 10 s."""
+
+
+def hits_from(steps: HitSteps | None) -> dict[str, float | None]:
+    """Return the hit ratio of each of SPANS; null where the load ends sooner or looks up nothing."""
+    return {
+        name: None if steps is None or len(steps.hits) < count else steps.ratio(0, count)
+        for name, _, count in SPANS
+    }
+
+
+def hits_back_ns(steps: HitSteps | None, undisturbed: HitSteps | None) -> int | None:
+    """Return the time from an incident until hits are those of the undisturbed run.
+
+    They are from the first step on whose hit ratio is within BACK_WITHIN of that of the undisturbed
+    run in the same seconds, or above it, and so is that of the minute that it begins. Null if that
+    never is, or either run is unknown.
+    """
+    if steps is None or undisturbed is None:
+        return None
+    count = min(len(steps.hits), len(undisturbed.hits))
+    for first in range(count):
+        ends = (first + 1, min(first + BACK_STEPS, count))
+        pairs = [(steps.ratio(first, end), undisturbed.ratio(first, end)) for end in ends]
+        if all(
+            ratio is not None and usual is not None and ratio >= usual - BACK_WITHIN
+            for ratio, usual in pairs
+        ):
+            return first * steps.step_ns
+    return None
 
 
 def kind_of(knobs: Mapping[str, Value]) -> tuple[Value, ...]:

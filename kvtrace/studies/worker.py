@@ -53,14 +53,18 @@ def simulate(task: Task) -> Simulated:
         else:
             argv = ["kvtrace", "gen", *task.argv]
             with baseline_beside(
-                scenario.preset, scenario.model, bounds.load, scenario.ranks
-            ) as baseline_ttft:
+                scenario.preset,
+                scenario.model,
+                bounds.load,
+                scenario.ranks,
+                scenario.service_level,
+            ) as baseline_stats:
                 trace_output.write(
                     Path(task.trace),
                     simulation,
                     scenario.config,
                     argv,
-                    baseline_ttft=baseline_ttft,
+                    baseline_stats=baseline_stats,
                 )
     figures = simulated(
         simulation,

@@ -1192,7 +1192,9 @@ class Oracle:
                 answer.stage += 1
         if p.decode_reads_at_once:
             first_step = join()
-        yield until(plan.output)
+        # The prefill gives the first token.
+        has_first = p.has_prefill and mode is not ServingMode.DECODE_ONLY
+        yield until(max(0, plan.output - has_first))
         self.answers.finish(answer)
         self.change_batch(leaves=n)
         self.give_memory(n, self.here)

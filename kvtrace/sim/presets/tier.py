@@ -257,6 +257,10 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
     stores_backwards: bool = False
     """What a request stores here counts as used last object first; needs staging and policy lru."""
+    is_required: bool = False
+    """The engine does not run without it: what is stored in the tiers below, and read from there,
+    passes through it. `size` gives it room for the largest prompt.
+    """
     loads_whole: bool = False
     """All that a request loads from here and the tiers below has to be here at once.
 
@@ -430,7 +434,15 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
     "admission": ("admission_count", "admission_decay", "admission_window"),
     "streams": ("stream_count",),
     **dict.fromkeys(
-        ("request_reads", "request_writes", "recency", "whole_offers", "looks_past_miss", "scope"),
+        (
+            "request_reads",
+            "request_writes",
+            "recency",
+            "whole_offers",
+            "looks_past_miss",
+            "scope",
+            "is_required",
+        ),
         (),
     ),
     **dict.fromkeys(("each_rank_reads", "pins_queued", "lease", *PRICES), ()),

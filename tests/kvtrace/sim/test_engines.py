@@ -434,7 +434,7 @@ def test_prompts_and_answers_share_a_gpu_as_in_vllms_scheduler(
     whole = Simulation.stats
 
     def stats(simulation):
-        seen["first_ns"] = np.concatenate(simulation._first_tokens).mean()
+        seen["first_ns"] = np.concatenate(simulation._first_tokens)["ttft_ns"].mean()
         seen["found"] = simulation.world.total.input_tokens - simulation.world.total.missed_tokens
         return whole(simulation)
 

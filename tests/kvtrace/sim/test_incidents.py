@@ -74,6 +74,7 @@ def incidents_of(draw, preset):
     nodes, racks = st.integers(0, fleet.nodes - 1), st.integers(0, fleet.instances(Scope.RACK) - 1)
     own = [tier.name for tier in tiers if tier.scope is not Scope.FLEET]
     kinds = [k for k in Kind if k is not Kind.DRIVE_REPLACED or own]
+    kinds.remove(Kind.NOTHING)
     found = []
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=3)):
         at, place = (

@@ -218,7 +218,7 @@ def test_reads_that_follow_each_other_take_each_its_own_latency(at_once, first_t
     preset = of_tiers(preset_of(0, None), {}, disk, promotion="never")
     simulation, _ = moved(preset, prompts((0, 0, [1, 2, 3]), (10**6, 0, [1, 2, 3])))
     assert simulation.stats().first_token.with_cache.p99_ns is None
-    assert simulation._first_tokens[0].tolist() == [0, first_token_ns]
+    assert simulation._first_tokens[0]["ttft_ns"].tolist() == [0, first_token_ns]
 
 
 def test_what_was_found_is_stored_again_where_it_is_gone():

@@ -40,7 +40,9 @@ def test_the_requests_of_a_file(tmp_path, monkeypatch, mooncake, suffix):
         tmp_path / "t.parquet",
     ]
     assert kvtrace(monkeypatch, "gen", *options, "--requests-out", path) == 0
-    assert read_table(path, REQUESTS).to_pylist() == [
+    table = read_table(path, REQUESTS)
+    assert all(ns > 0 for ns in table["first_token_ns"].to_pylist())
+    assert table.select(REQUESTS.names).to_pylist() == [
         {
             "arrival_ns": line["timestamp"] * 1_000_000, "request_id": n, "session_id": None, "turn": None,
             "input_tokens": line["input_length"], "output_tokens": line["output_length"],
@@ -168,7 +170,8 @@ def test_the_metadata_says_where_it_came_from(tmp_path, monkeypatch, mooncake):
         reader = open_table(tmp_path / name, table)
         meta = reader.meta
         assert (meta.table, meta.program, meta.version) == (table.name, "kvtrace", __version__)
-        assert meta.schema_version == 1
+        # The columns of times of requests came with version 2.
+        assert meta.schema_version == 1 + (table is REQUESTS)
         assert meta.argv == ["kvtrace", *argv]
         assert (meta.seed, meta.preset, meta.clock_unit, meta.is_simulated) == (
             7,

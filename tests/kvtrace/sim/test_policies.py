@@ -14,7 +14,7 @@ from phrases import shows
 from simulated import brief, mlperf_of, preset_of, requests_of, rows_of, simulate
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.simulation_stats import DecodeStats, PrefillStats
+from kvtrace.core.simulation_stats import PrefillStats
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.shape import bytes_per_token, bytes_per_token_per_rank, stored_ranks
 from kvtrace.sim.presets.preset import Placement, Promotion, as_config, load_preset, preset_names
@@ -347,7 +347,7 @@ def test_prompts_are_computed_in_turn():
     assert stats.prefill == PrefillStats(
         requests=3, mean_wait_ns=(0 + 40 + 20) // 3, load=load, needed_nodes=2
     )
-    assert simulation._first_tokens[0].tolist() == [40, 120, 20 + 10]
+    assert simulation._first_tokens[0]["ttft_ns"].tolist() == [40, 120, 20 + 10]
     at_once = msgspec.structs.replace(preset, prefill_in_turn=False)
     assert [row[0] for row in rows_of(at_once, requests) if row[3] == "prefill"] == [40, 80, 80]
 
@@ -374,7 +374,7 @@ def test_a_prompt_that_waits_is_looked_up_when_it_is_computed():
         (130, "delete", "evict", 0), (130, "write", "prefill", 2),
         (170, "delete", "evict", 1), (170, "write", "prefill", 0),
     ]  # fmt: skip
-    times = simulation._first_tokens[0].tolist()
+    times = simulation._first_tokens[0]["ttft_ns"].tolist()
     assert times == [40, 50, 90 - 10, 130 - 10, 170 - 11]
 
 
@@ -389,8 +389,8 @@ def test_a_first_token_takes_a_step_even_if_all_was_cached():
     simulation, *_ = simulate(
         preset_of(None, prefill_ns_per_token=20, **step), Load(requests=requests)
     )
-    (times,) = simulation._first_tokens
-    assert times.tolist() == [100 + 40, 100 + 40, 40 * 20]
+    (first_tokens,) = simulation._first_tokens
+    assert first_tokens["ttft_ns"].tolist() == [100 + 40, 100 + 40, 40 * 20]
     assert simulation.world.total.missed_tokens == 4 + 1 + 40
 
 
@@ -405,7 +405,8 @@ def test_a_step_of_decoding_takes_what_its_batch_needs():
     reads = [(row[6], row[0]) for row in rows if row[3] == "decode"]
     assert [ts for n, ts in reads if n == 0] == [0, 0, 10, 20, 36]
     assert [ts for n, ts in reads if n == 1] == [20, 20, 36, 52, 62]
-    assert simulation.stats().decode == DecodeStats(tokens=8, mean_ns_per_token=(52 + 52) // 8)
+    decode = simulation.stats().decode
+    assert (decode.tokens, decode.mean_ns_per_token) == (8, (52 + 52) // 8)
     # At 100 MB/s the cache of a context of 4 + 2 tokens, a byte each, takes 60 ns more of each of a
     # step alone.
     cache = msgspec.structs.replace(preset, decode_compute_ns=0, decode_bandwidth="100MB")
@@ -436,7 +437,7 @@ def test_answers_wait_for_the_steps_of_a_prompt_and_its_reads():
     simulation, *_ = simulate(
         msgspec.structs.replace(preset, decode_bandwidth="100MB"), Load(requests=requests)
     )
-    assert simulation._first_tokens[0].tolist() == [50, 50 + 2 * 60]
+    assert simulation._first_tokens[0]["ttft_ns"].tolist() == [50, 50 + 2 * 60]
 
 
 def test_a_prompt_step_of_weeks_is_its_share_of_them():
@@ -448,7 +449,7 @@ def test_a_prompt_step_of_weeks_is_its_share_of_them():
 
 def test_a_request_waits_for_gpu_memory_and_running_ones_stay():
     # Of 16 bytes the first takes 8 and half of its answer, so the second's 8 wait for its end:
-    # computed from 120 on.
+    # computed from 110 on, as the prefill gives the first of its four tokens.
     times = {
         "prefill_ns_per_token": 10,
         "decode_ns_per_token": 10,
@@ -456,13 +457,13 @@ def test_a_request_waits_for_gpu_memory_and_running_ones_stay():
         "step_tokens": 4,
     }
     requests = requests_of([(0, 8, 4, [1, 2]), (1, 8, 0, [3, 4])])
-    for capacity, at in ((16, 200), (18, 160)):
+    for capacity, at in ((16, 190), (18, 160)):
         simulation, rows, *_ = simulate(
             preset_of(capacity, chunk_tokens=4, **times), Load(requests=requests)
         )
         assert [row[0] for row in rows if row[3] == "prefill"] == [80, 80, at, at]
         first_ns = [80, at - 1]
-        assert simulation._first_tokens[0].tolist() == first_ns
+        assert simulation._first_tokens[0]["ttft_ns"].tolist() == first_ns
     # Each prompt behind the first takes 80 ns, in steps of three tokens, in which the first
     # generates three in 90: it ends behind the fourth, whose room is then made by what the second
     # left, though that was used later.
@@ -478,8 +479,8 @@ def test_a_request_waits_for_gpu_memory_and_running_ones_stay():
 
 
 def test_shared_gpu_memory_stays_until_both_requests_end():
-    # The first has 20 bytes of 40 until it ends at 320; the second, from 100 to 130, has one beside
-    # the eight that both use. The third's 24 have no room before 320, and take 240 to compute.
+    # The first has 20 bytes of 40 until it ends at 310; the second, from 100 to 120, has one beside
+    # the eight that both use. The third's 24 have no room before 310, and take 240 to compute.
     times = {
         "prefill_ns_per_token": 10,
         "decode_ns_per_token": 10,
@@ -490,8 +491,8 @@ def test_shared_gpu_memory_stays_until_both_requests_end():
         [(0, 8, 24, [1, 2]), (100, 8, 2, [1, 2]), (200, 24, 0, [3, 4, 5, 6, 7, 8])]
     )
     simulation, rows, *_ = simulate(preset_of(40, chunk_tokens=4, **times), Load(requests=requests))
-    assert [row[0] for row in rows if row[6] == 2] == [560] * 6
-    assert simulation._first_tokens[0].tolist() == [80, 10, 360]
+    assert [row[0] for row in rows if row[6] == 2] == [550] * 6
+    assert simulation._first_tokens[0]["ttft_ns"].tolist() == [80, 10, 350]
 
 
 def test_each_rank_has_an_object_of_its_own_with_its_share():

@@ -204,7 +204,7 @@ def test_a_pool_computes_and_sends_what_the_other_lacks_by_hand():
 @pytest.mark.parametrize(("bandwidth", "each_ns"), [("1MB", 8000), ("1600kB", 5000)])
 def test_a_node_sends_one_prompt_after_the_other(bandwidth, each_ns):
     # 1 MB/s is a byte a microsecond: 8 bytes take 8 us, and the second prompt waits for the first.
-    requests = requests_of([(0, 8, 1, [0, 1]), (1000, 8, 1, [2, 3])])
+    requests = requests_of([(0, 8, 2, [0, 1]), (1000, 8, 2, [2, 3])])
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, prefill_nodes=1, link_bandwidth=bandwidth)
     preset = msgspec.structs.replace(preset, decode_ns_per_token=5)
     simulation, _, _ = simulate_fleet(preset, Load(requests=requests))

@@ -38,24 +38,24 @@ def came(requests, preset, **load):
     return list(zip(*(part.tolist() for part in simulation.arrivals()), strict=True))
 
 
-# A prompt token takes 10 ns, a generated one 100; each prompt is one new chunk of 4 tokens: 40 ns,
-# one after the other.
+# A prompt token takes 10 ns, a decode step 100; each prompt is one new chunk of 4 tokens: 40 ns,
+# one after the other. The prefill gives the first token of an answer.
 TIMED = preset_of(1000, prefill_ns_per_token=10, decode_ns_per_token=100)
 # Sessions 0, 1 and 2; rows are (arrival, input, output, blocks).
 THREE = [
-    (0, 4, 2, [1]),  # session 0: answered at 0 + 40 + 200 = 240
-    (10, 4, 1, [2]),  # session 1: computed from 40 to 80, answered at 180
+    (0, 4, 3, [1]),  # session 0: answered at 0 + 40 + 200 = 240
+    (10, 4, 2, [2]),  # session 1: computed from 40 to 80, answered at 180
     (30, 4, 0, [3]),  # session 2: computed from 80 to 120, and answered
     (
         90,
         4,
-        1,
+        2,
         [4],
     ),  # session 2: recorded 60 after, comes at 120 + 60 = 180, answered at 220 + 100 = 320
     (
         100,
         4,
-        1,
+        2,
         [5],
     ),  # session 0: recorded 100 after, comes at 240 + 100 = 340, answered at 380 + 100 = 480
     (110, 4, 0, [6]),  # session 1: recorded 100 after, comes at 180 + 100 = 280, answered at 320
@@ -97,7 +97,7 @@ def test_the_end_and_the_most_requests_hold():
 
 
 def test_a_join_waits_for_the_last_and_a_dispatch_for_the_start():
-    requests = requests_of([(0, 4, 2, [1]), (0, 4, 1, [2]), (0, 4, 0, [3]), (0, 4, 0, [4])])
+    requests = requests_of([(0, 4, 3, [1]), (0, 4, 2, [2]), (0, 4, 0, [3]), (0, 4, 0, [4])])
     # 1 comes 5 after 0 starts; 2 comes 7 after 0 is answered (240) or 9 after 1 is (computed 40 to
     # 80, answered 180); 3 comes 1 after 1 starts, but not before 600.
     waits = Waits.of(
@@ -201,8 +201,8 @@ def test_dynamos_dependencies_are_followed(tmp_path, monkeypatch, capsys):
     ]
     path = ENGINES / "dynamo" / "agentic-mooncake.jsonl"
     gen(monkeypatch, capsys, path, *options, "-o", out, "--requests-out", asked)
-    # root: 4 ms to compute, 2 tokens of 10 ms; child: from 5 on the same; join: 1 ms after 29.
-    assert [t // MS for t in read_table(asked, REQUESTS)["arrival_ns"].to_pylist()] == [0, 5, 30]
+    # root: 4 ms to compute, a step of 10 ms; child: from 5 on the same; join: 1 ms after 19.
+    assert [t // MS for t in read_table(asked, REQUESTS)["arrival_ns"].to_pylist()] == [0, 5, 20]
     meta = open_table(out, TRACE).meta
     assert meta.config["turns"] == "follow"
     assert any(shows(note, "2 … 3 requests") for note in meta.notes)

@@ -18,7 +18,9 @@ from phrases import shows
 from whole import read_table
 
 from kvtrace.core.schema import STUDY, TRACE
+from kvtrace.core.simulation_stats import HitSteps
 from kvtrace.core.units import format_duration
+from kvtrace.studies.plan import hits_back_ns
 
 MONTH_S = 365 * 86400 / 12
 DRAM, NVME, FILE = ("16MiB", "64MiB", "4GiB"), ("64MiB", "256MiB", "1GiB"), ("128MiB", "2GiB")
@@ -189,14 +191,43 @@ def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
             requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix", "--json"
         ).stdout
     )
-    assert list(found["events"]) == ["an engine restarts", "a node is lost"]
-    for event in found["events"].values():
+    assert list(found["events"]) == ["nothing happens", "an engine restarts", "a node is lost"]
+    hits = {}
+    for name, event in found["events"].items():
         made = run_cli(
             *shlex.split(event["command"]), "-o", tmp_path / "t.parquet", "--force", "--json"
         )
         stats = json.loads(made.stdout)["stats"]
         assert event["hit_ratio"] == stats["fleet"]["hit_ratio"]
-        assert event["hits_back_ns"] == stats["incidents"]["around"][0]["hits_back_ns"]
+        (around,) = (w for w in stats["incidents"]["around"] if ":node-joined:" not in w["event"])
+        steps = event["hit_steps"]
+        assert steps == around["steps"]
+        # Every hit is a read of phase load, except from the end of the last whole step on.
+        rows = read_table(tmp_path / "t.parquet", TRACE)
+        end_ns = around["at_ns"] + len(steps["hits"]) * 10 * 10**9
+        reads = [
+            ts
+            for ts, phase in zip(rows["ts_ns"].to_pylist(), rows["phase"].to_pylist(), strict=True)
+            if phase == "load" and around["at_ns"] <= ts < end_ns
+        ]
+        by_step = Counter((ts - around["at_ns"]) // (10 * 10**9) for ts in reads)
+        assert steps["hits"] == [by_step[k] for k in range(len(steps["hits"]))]
+        hits[name] = [
+            h / n if n else None for h, n in zip(steps["hits"], steps["lookups"], strict=True)
+        ]
+        windows = {w["window"]: w for w in around["windows"]}
+        if around["over_ns"] == around["at_ns"]:
+            assert sum(steps["lookups"][:6]) == windows["minute 1 after"]["lookups"]
+    # Both incidents empty GPU memory and DRAM of one of two nodes: hits are not back at once.
+    usual = hits["nothing happens"]
+    for name in ("an engine restarts", "a node is lost"):
+        back_ns = found["events"][name]["hits_back_ns"]
+        first = len(usual) if back_ns is None else back_ns // (10 * 10**9)
+        assert first > 0
+        assert all(
+            hits[name][k] is None or usual[k] is None or hits[name][k] < usual[k] - 0.01
+            for k in range(min(first, 1))
+        )
     shown = plan(requests, tmp_path / "out", "--target-hit", "55%", "--router", "prefix")
     assert shows(shown.stdout, "2 nodes, router prefix")
     assert "simulated before" in shown.stderr
@@ -207,6 +238,21 @@ def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):
         "DRAM: made up",
     ):
         assert line in shown.stdout
+
+
+def test_hits_are_back_where_the_undisturbed_run_has_no_more():
+    def steps(*hits):
+        return HitSteps(10**10, [100] * len(hits), list(hits))
+
+    usual = steps(54, 36, 44, 50, 50, 50, 50, 50, 50)
+    # The run: never back in its three steps, though it was called back after 10 s.
+    assert hits_back_ns(steps(38, 29, 36), steps(54, 36, 44)) is None
+    assert hits_back_ns(usual, usual) == 0
+    # One good step is not enough: the minute from it on must be as undisturbed, too.
+    assert hits_back_ns(steps(54, 10, 10, 49, 49, 50, 50, 50, 50), usual) == 3 * 10**10
+    assert hits_back_ns(None, usual) is None
+    away = HitSteps(10**10, [0, 0, 100], [0, 0, 50])
+    assert hits_back_ns(away, steps(50, 50, 50)) == 2 * 10**10
 
 
 def test_a_node_lost_at_the_end_of_a_load_does_not_return(requests, tmp_path):
