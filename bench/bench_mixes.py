@@ -30,11 +30,11 @@ from kvdistill.jobs.closeness import (
     figures_of,
     requested_stream,
     sampling_error,
-    verdicts,
 )
 from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.fio_run import direct_requests, run_observed
 from kvdistill.jobs.fio_run import disk_of as disk_beneath
+from kvdistill.jobs.verdicts import judge
 from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core.limit import Limit
 
@@ -151,7 +151,7 @@ def replayed(folder: Path, name: str, seconds: float, scratch: Path) -> dict[str
     )
     figures = figures_of("source", asked, profile=source.profile)
     found = device_figures("kvreplay", None, came, seen.profile, asked, has_gaps=True)
-    passed = verdicts(found, figures)
+    passed = judge(found, figures)
     window = f"the first {seconds:g} s"
     return {"job": "kvreplay", "window": window} | to_builtins(
         {"source": figures, "fio": found, "verdicts": passed}
@@ -174,7 +174,7 @@ def again(folder: Path, name: str, job: str, scratch: Path) -> dict[str, Any]:
     )
     found = device_figures("the mix again", None, stream, seen[1].profile, source, has_gaps=True)
     sampling = sampling_error(source, len(stream.us), 1 << 31)
-    passed = verdicts(found, figures_of("source", source, profile=seen[0].profile), sampling)
+    passed = judge(found, figures_of("source", source, profile=seen[0].profile), sampling)
     return {"job": "the mix again", "fio": to_builtins(found), "verdicts": to_builtins(passed)}
 
 

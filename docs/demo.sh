@@ -35,11 +35,11 @@ grep -E '^note: (replayed|probed|left out the probes)|^nvme +(read|write) ' "$DE
 checked=
 if command -v fio > /dev/null; then
     step fio "3. The same I/O as fio jobs, each run by fio and compared with the replay at the device: under a minute" \
-        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme --mode replay --mode stat -o "$DEMO/fio" --check
+        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme --mode replay --mode reuse -o "$DEMO/fio" --check
     checked=$DEMO/fio
 else
     step fio "3. The same I/O as fio jobs; fio is not installed, so that they are not run (apt-get install fio)" \
-        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme --mode replay --mode stat -o "$DEMO/fio"
+        "$BIN/kvdistill" fio "$DEMO/trace.parquet" --tier nvme --mode replay --mode reuse -o "$DEMO/fio"
 fi
 grep -E '^[a-z.]+\.fio[,:].*(matches|predicted) ' "$DEMO/fio.txt" | head -3 | show
 
@@ -58,6 +58,6 @@ Made, with one command to go on with from each (all that was printed: $DEMO/*.tx
       $BIN/kvreplay sweep $DEMO/trace.parquet --tier nvme=$DEMO/scratch.dat --limit 2GiB -o $DEMO/sweep
    $DEMO/report.html    its page, for any browser, without network
       $BIN/kvdistill report $DEMO/run -o $DEMO/report.xlsx
-   $DEMO/fio/stat.fio   the jobs; the exact replay is $DEMO/fio/replay.fio
+   $DEMO/fio/reuse.fio  the sampled job; the exact replay is $DEMO/fio/replay.fio
       $BIN/kvdistill fio --gen "--preset lmcache-disk --users 20 --duration 5m" -o $DEMO/jobs
 END

@@ -20,14 +20,10 @@ if TYPE_CHECKING:
         ComparedSides,
         WrittenStoreJobs,
         compare,
-        connect,
         distil,
         fio_jobs,
         import_file,
-        named_queries,
-        open_shell,
         report,
-        run_query,
         sai3,
         warp,
     )
@@ -37,6 +33,7 @@ if TYPE_CHECKING:
     from kvdistill.jobs.job import FioMode, JobOptions
     from kvdistill.profile.profile import Profile
     from kvdistill.queries.sql import NamedQuery, Shell
+    from kvdistill.query_api import connect, named_queries, open_shell, run_query
     from kvdistill.reports.output import Reports
 
 __all__ = [
@@ -81,14 +78,14 @@ _MODULES = {
     "WrittenJobs": "kvdistill.jobs.fio_jobs",
     "WrittenStoreJobs": "kvdistill.api",
     "compare": "kvdistill.api",
-    "connect": "kvdistill.api",
+    "connect": "kvdistill.query_api",
     "distil": "kvdistill.api",
     "fio_jobs": "kvdistill.api",
     "import_file": "kvdistill.api",
-    "named_queries": "kvdistill.api",
-    "open_shell": "kvdistill.api",
+    "named_queries": "kvdistill.query_api",
+    "open_shell": "kvdistill.query_api",
     "report": "kvdistill.api",
-    "run_query": "kvdistill.api",
+    "run_query": "kvdistill.query_api",
     "sai3": "kvdistill.api",
     "warp": "kvdistill.api",
 }

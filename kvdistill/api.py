@@ -1,14 +1,15 @@
-"""The public functions of kvdistill; `kvdistill/__init__.py` says which names are public."""
+"""The public functions of kvdistill for profiles, jobs, reports and imports.
+
+Those for queries are in `query_api.py`; `kvdistill/__init__.py` says which names are public.
+"""
 
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 from msgspec import to_builtins
 
@@ -31,14 +32,12 @@ from kvdistill.jobs.store_jobs import (
 )
 from kvdistill.profile.profile import Profile
 from kvdistill.profile.sources import distil_source, with_operations
-from kvdistill.queries.database import open_connection, register
-from kvdistill.queries.sql import NamedQuery, Shell, named_query, opened_shell, run_statement
-from kvdistill.queries.sql import named_queries as read_named_queries
 from kvdistill.queries.window import parse_window
+from kvdistill.query_api import Source, path_of
 from kvdistill.reports.compare import Comparison
 from kvdistill.reports.jobs import written_document
 from kvdistill.reports.output import BUCKETS, Reports, make_reports, read_comparison, write_report
-from kvtrace.core import pa, pl
+from kvtrace.core import pl
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
@@ -48,26 +47,6 @@ from kvtrace.core.parameters import named
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import parse_duration_ns, positive
-
-if TYPE_CHECKING:
-    import duckdb
-
-
-class HasPath(Protocol):
-    """An object with a path, such as a trace of kvtrace or a run of kvreplay."""
-
-    @property
-    def path(self) -> Path:
-        """The trace's file, or the run's folder."""
-
-
-Source = str | Path | HasPath
-"""A trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json."""
-
-
-def path_of(source: Source) -> Path:
-    """Return the path of `source`."""
-    return Path(source) if isinstance(source, str | Path) else Path(source.path)
 
 
 def distil(
@@ -147,42 +126,6 @@ def fio_jobs(
     # A relative target is a path in the folder of the jobs.
     is_device = options.is_device or (target.is_absolute() and target.is_block_device())
     return make_jobs(with_operations(profile), replace(options, is_device=is_device))
-
-
-def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
-    """Return a DuckDB connection with a view of each kind of table in `sources`.
-
-    Views are trace, objects, requests, ops, served, series, blocks, runs, tiers and probes, if the
-    files hold them. `measured` is `ops`, and `measured_requests` `served`, without the
-    operations of a run's warm-up. Times are in ns, sizes in bytes; each row's `origin` is its run's
-    folder or its file. `percentile(x, 0.99)` is by nearest rank. Memory is bounded at 1 GB; larger
-    queries spill into a temporary folder that is removed at the end of the process.
-
-    `sources` are files, folders (recursive), glob patterns, or traces and runs with a `path`.
-
-    Raises ConfigError if a folder holds no table, a pattern matches no file, or there are figures
-    only. Raises TraceError if a file is missing, damaged or not a table of kvtrace.
-
-    Examples:
-        >>> db = kvdistill.connect("trace.parquet")
-        >>> db.sql("SELECT op::VARCHAR, count(*) FROM trace WHERE tier = 'nvme' GROUP BY ALL"
-        ...        " ORDER BY ALL").fetchall()
-        [('delete', 1), ('read', 5), ('write', 3)]
-    """
-    if not sources:
-        raise ConfigError("name at least one trace, run or table to connect to")
-    paths = [path_of(source) for source in sources]
-    folder = TemporaryFolder("kvdistill-")
-    connection = open_connection(folder.path)
-    if not register(connection, paths, folder.path):
-        raise ConfigError(f"{paths[0]}: holds figures only, and no rows; use kvdistill.report")
-    # A query may outlive its connection, so the folder is removed at the end of the process.
-    _FOLDERS.append(folder)
-    return connection
-
-
-_FOLDERS: list[TemporaryFolder] = []
-"""Folders that connections read from and spill into."""
 
 
 def report(
@@ -505,62 +448,3 @@ def import_file(
         list(argv),
         is_forced=overwrite,
     )
-
-
-def named_queries() -> list[NamedQuery]:
-    """Return the SQL queries of the library: their names, what they answer, the views they read.
-
-    Examples:
-        >>> [
-        ...     query.needs
-        ...     for query in kvdistill.named_queries()
-        ...     if query.name == "slowest_operations"
-        ... ]
-        [['measured']]
-    """
-    return read_named_queries()
-
-
-@contextmanager
-def run_query(
-    *sources: Source, sql: str | None = None, name: str | None = None
-) -> Iterator[pa.RecordBatchReader]:
-    """Yield the result of one SQL statement over `sources` as a stream of Arrow batches.
-
-    `sql` is the statement, or `name` that of a query of `named_queries`. The views are those of
-    `connect`. The statement can read these sources only, and cannot write.
-
-    Raises ConfigError if the text is not one statement, DuckDB rejects it, or a view is missing;
-    TraceError if a file is damaged or not a table of kvtrace.
-
-    Examples:
-        >>> with kvdistill.run_query(
-        ...     "trace.parquet", sql="SELECT count(*) AS n FROM trace"
-        ... ) as batches:
-        ...     print(batches.read_all().to_pylist()[0]["n"] > 0)
-        True
-    """
-    if (sql is None) == (name is None):
-        raise ConfigError(f"give either {named('sql')} or {named('name')}")
-    query = None if name is None else named_query(name)
-    statement, needs = (sql or "", ()) if query is None else (query.sql, query.needs)
-    with run_statement([path_of(source) for source in sources], statement, needs) as batches:
-        yield batches
-
-
-@contextmanager
-def open_shell(*sources: Source) -> Iterator[Shell]:
-    """Yield a shell that runs statements one after another over the views of `sources`.
-
-    Tables, views and macros that a statement creates are kept in memory until the end. Statements
-    can read these sources only, and cannot write.
-
-    Raises TraceError if a file is damaged or not a table of kvtrace.
-
-    Examples:
-        >>> with kvdistill.open_shell("trace.parquet") as shell:
-        ...     shell.run("SELECT 1 AS one;", lambda batches: print(batches.read_all().to_pylist()))
-        [{'one': 1}]
-    """
-    with opened_shell([path_of(source) for source in sources]) as shell:
-        yield shell

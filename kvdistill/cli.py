@@ -14,14 +14,20 @@ app = make_app(
     "Make fio jobs and reports from KV-cache traces and measurements.",
     "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that"
     " `kvreplay run` wrote.",
-    "kvdistill.commands.fio:profile",
-    "kvdistill.commands.fio:fio",
-    "kvdistill.commands.jobs:warp",
-    "kvdistill.commands.jobs:sai3",
-    "kvdistill.commands.jobs:import_",
-    "kvdistill.commands.reports:report",
-    "kvdistill.commands.reports:sql",
-    "kvdistill.commands.reports:compare",
+    {
+        "kvdistill.commands.fio:profile": "Extract the workload profile into a JSON file.",
+        "kvdistill.commands.fio:fio": "Write fio jobs.",
+        "kvdistill.commands.jobs:warp": "Write a mixed benchmark for MinIO's warp.",
+        "kvdistill.commands.jobs:sai3": (
+            "Write an op log that sai3-bench replays at the trace's times, and a random workload."
+        ),
+        "kvdistill.commands.jobs:import_": (
+            "Read other tools' logs and results into tables, for reports, comparisons and jobs."
+        ),
+        "kvdistill.commands.reports:report": "Report the figures of traces or runs.",
+        "kvdistill.commands.reports:sql": "Query files with SQL.",
+        "kvdistill.commands.reports:compare": "Compare runs, traces, probes or scorecards.",
+    },
 )
 
 

@@ -246,11 +246,12 @@ def log_columns(path: Path) -> tuple[Sequence[str], bool]:
         and not all(fields[2] in _DIRECTIONS for fields in long_lines)
     ):
         names = (*COLUMNS[:2], "largest", *COLUMNS[2:])
-    if not LEAST <= count <= len(names):
-        raise TraceError(
-            f"has {count} columns, where a log of fio has {LEAST} to {len(names)}", path=path, row=0
-        )
     index = names.index("direction")
+    least = LEAST + (index - COLUMNS.index("direction"))
+    if not least <= count <= len(names):
+        raise TraceError(
+            f"has {count} columns, where a log of fio has {least} to {len(names)}", path=path, row=0
+        )
     sizes = [
         fields[index + 1]
         for fields in lines

@@ -33,6 +33,16 @@ from kvdistill.jobs.job import (
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
 from kvdistill.jobs.reference import CheckStorage, device_bytes, replay_part
+from kvdistill.jobs.second_replay import judge_again, misses_depth
+from kvdistill.jobs.verdicts import (
+    END_SLIP_TARGET,
+    GAPS,
+    REPLAY_GAP_KS_TARGET,
+    SIZE_TV_TARGET,
+    SIZES,
+    Side,
+    Verdict,
+)
 from kvdistill.profile.notebook import html_table
 from kvdistill.profile.profile import SourceKind
 from kvdistill.profile.sources import Distilled, distil_source, file_of
@@ -197,6 +207,14 @@ def check(
                     _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
                 )
             comparisons.append(pair)
+        if reference is not None and reference is not checked and misses_depth(comparisons):
+            tell(
+                "checking: queue depths differ; kvreplay replays the part once more, to see how much"
+                " the disk varies"
+            )
+            comparisons = _judged_again(
+                comparisons, checked, folder_path, storage, options.io_bytes, depth_cap
+            )
     return Closeness(
         fio_version=str(version),
         comparisons=_excuse_device_splits(comparisons),
@@ -259,17 +277,15 @@ def _excuse_device_splits(
     exact = [
         pair.fio
         for pair in pairs
-        if pair.job == FioMode.REPLAY.job and pair.fio.side is closeness.Side.DEVICE
+        if pair.job == FioMode.REPLAY.job and pair.fio.side is Side.DEVICE
     ]
     replay_mismatch = (exact[0].size_tv or 0.0) if exact else 0.0
-    max_mismatch = closeness.SIZE_TV_TARGET + min(replay_mismatch, closeness.SIZE_TV_TARGET)
+    max_mismatch = SIZE_TV_TARGET + min(replay_mismatch, SIZE_TV_TARGET)
     reason = f"the exact replay also has {100 * replay_mismatch:.2g} %, due to splits at the device"
 
-    def judged(pair: closeness.ClosenessPair, verdict: closeness.Verdict) -> closeness.Verdict:
+    def judged(pair: closeness.ClosenessPair, verdict: Verdict) -> Verdict:
         is_failure = (
-            verdict.name == closeness.SIZES
-            and verdict.passes is False
-            and pair.job != FioMode.REPLAY.job
+            verdict.name == SIZES and verdict.passes is False and pair.job != FioMode.REPLAY.job
         )
         is_explained = is_failure and (verdict.value or 0) <= max_mismatch
         return (
@@ -309,21 +325,18 @@ def _closest_replay(
     best, issue_us = None, None
     if options.log_version is None and options.jobs in (None, 1) and not options.has_null_check:
         (best, measured_issue_us), issue_us = tried(relative), options.issue_us
-        if measured_issue_us is not None and (closeness.GAPS, False) in [
+        if measured_issue_us is not None and (GAPS, False) in [
             (verdict.name, verdict.passes) for verdict in best.verdicts
         ]:
             timed, _issue_us = tried(replace(relative, issue_us=measured_issue_us))
             if (timed.fio.gap_ks or 0) <= (best.fio.gap_ks or 0):
                 best, issue_us = timed, measured_issue_us
-        if (
-            best.fio.side is not closeness.Side.DEVICE
-            or abs(best.fio.end_slip or 0) > closeness.END_SLIP_TARGET
-        ):
+        if best.fio.side is not Side.DEVICE or abs(best.fio.end_slip or 0) > END_SLIP_TARGET:
             # The issue times are unknown, or vary.
             best, issue_us = None, None
     pair = best or tried(options)[0]
     ks = pair.fio.gap_ks
-    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > closeness.REPLAY_GAP_KS_TARGET:
+    if pair.fio.gap_resolution_us == 1 and ks is not None and ks > REPLAY_GAP_KS_TARGET:
         notes.append(
             f"this fio keeps the gaps between arrivals to a KS distance of {ks:.2f} at 1 µs;"
             " kvreplay issues by absolute times and keeps them closer"
@@ -367,6 +380,26 @@ def _reference(
             f" on the same disk ({reason})"
         )
     return requests
+
+
+def _judged_again(
+    comparisons: Sequence[closeness.ClosenessPair],
+    checked: Distilled,
+    place: Path,
+    storage: CheckStorage,
+    io_bytes: int,
+    depth_cap: int,
+) -> list[closeness.ClosenessPair]:
+    """Return `comparisons` with missed queue depths judged against a second replay as well."""
+    assert checked.source is not None
+    again = place / "again"
+    again.mkdir()
+    requests, _reason = replayed_requests(
+        file_of(checked.source), checked, again, storage, io_bytes, depth_cap
+    )
+    if requests is None:
+        return list(comparisons)
+    return judge_again(comparisons, closeness.replay_figures(requests))
 
 
 def replayed_requests(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
@@ -22,141 +21,33 @@ from kvdistill.jobs.fio_replay import FioIos, split_ios
 from kvdistill.jobs.issued_parts import longest_issued_bytes
 from kvdistill.jobs.job import MIB, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
+from kvdistill.jobs.reference import REPLAYED
+from kvdistill.jobs.verdicts import (
+    DEPTH_TARGET,
+    DRAWN_DEPTH_TARGET,
+    EXACT,
+    TRACE_DEPTH_TARGET,
+    Compared,
+    SamplingError,
+    Side,
+    StreamFigures,
+    Verdict,
+    explain_misses,
+    judge,
+)
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
 from kvdistill.profile.sources import Distilled
-from kvtrace.core import pq
-from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US, US_PER_MS, format_duration
+from kvtrace.core import pl, pq
+from kvtrace.core.run.run_file import OPS_FILE
+from kvtrace.core.units import NS_PER_MS, NS_PER_S, NS_PER_US, US_PER_MS
 
-SIZE_TV_TARGET = 0.015
-RATE_TARGET = 0.015
-REPLAY_GAP_KS_TARGET, DRAWN_GAP_KS_TARGET = 0.03, 0.10
-END_SLIP_TARGET = 0.01
-DEPTH_TARGET, TRACE_DEPTH_TARGET = 0.10, 0.25
-"""An untimed trace has no queue depth: that of one replay on one disk is compared."""
-BUSY_DEPTH_TARGET = 0.20
-"""Target of the depth at issue and while the device is busy.
-
-A slower or faster disk changes these less than the mean over the whole time.
-"""
-DRAWN_DEPTH_TARGET = 0.30
-"""Target of all three depths of a statistical job of a trace, whose bursts are all equal."""
-HOT_TARGET = 0.02
-MRC_TARGET = 0.02
-"""Mean absolute error of the miss-ratio curve up to which it counts as equal."""
-_TOO_LATE_US = 100_000
-"""Median lateness beyond which the target counts as too slow."""
 _SIGMAS = 2
 """Number of standard deviations that sampling error may explain."""
 _NEAREST_RANK_P99 = 100
-_NO_TIME = "operations take no time on fio's null engine, so a closed loop is not limited by them"
-_NO_WAIT = (
-    "fio issues operations without waiting for earlier ones of their request, unlike kvreplay; jobs"
-    " from kvreplay's run (kvdistill fio RUN) use its actual issue times"
-)
 _BLOCK_FIGURES = ("hot10_share", "reuse_p50_blocks")
-ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
-SIZES, DEPTH, GAPS = "block-size mismatch", "queue depth", "gaps between arrivals, KS"
 _MOST_SIZES = 1024
 """Maximum number of distinct sizes in the sampling error; a job has fewer sizes, too."""
-
-
-class Side(StrEnum):
-    """The place of an observation of I/O."""
-
-    DEVICE = "device"
-    """Requests of the block layer, as `kvreplay probe` sees them."""
-    ASKED = "asked"
-    """Requested operations of the source, before the block layer."""
-    FIO = "fio"
-    """Operations in fio's logs, before splits and merges of the block layer."""
-
-
-class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the closeness table.
-
-    Distances are from the source and null for the source itself.
-    """
-
-    name: str
-    side: Side
-    """Place of the observation."""
-    ios: int
-    """Number of I/Os; at the device, of requests as the block layer issued them."""
-    read_share: float
-    ios_per_s: float | None
-    bytes_per_s: float | None
-    requests: int | None = None
-    """Number of device requests; null if not observed at the device, as is the next field."""
-    largest_request_bytes: int | None = None
-    size_tv: float | None = None
-    """Total variation distance of the sizes, by direction."""
-    gap_ks: float | None = None
-    """Kolmogorov-Smirnov distance of the gaps between arrivals, within `gap_resolution_us`.
-
-    In a replayed trace, all I/Os due at one time are one arrival, at the time of the first; else
-    each I/O is one. Null if most gaps are shorter than the resolution.
-    """
-    gap_resolution_us: int | None = None
-    """Resolution of both sides' times for `gap_ks`: 1 at the device, 1000 in fio's logs."""
-    arrivals: int | None = None
-    hot10_share: float | None = None
-    """Share of accesses to the hottest 10 % of 128 KiB blocks."""
-    reuse_p50_blocks: float | None = None
-    """Median reuse distance in distinct 128 KiB blocks."""
-    mrc_error: float | None = None
-    """Mean absolute difference of the miss-ratio curves (LRU, 128 KiB blocks, log scale of sizes)."""
-    mean_depth: float | None = None
-    in_flight_p99: int | None = None
-    """99th percentile of the queue depth over time; null if not observed at the device."""
-    idle_share: float | None = None
-    """Share of the time with nothing in flight; null if not observed at the device."""
-    depth_at_issue: float | None = None
-    """Mean requests in flight at an issue, including itself; null likewise."""
-    busy_depth: float | None = None
-    """Mean requests in flight over the time with any; null likewise."""
-    end_slip: float | None = None
-    """Delay of the last arrival, relative to the span."""
-    late_p50_us: int | None = None
-    """Lateness of I/Os against the most punctual one; null for sampled jobs."""
-    late_p99_us: int | None = None
-    has_same_ios: bool | None = None
-    """Whether the I/Os are exactly those of the source; null for sampled jobs."""
-
-
-class Verdict(msgspec.Struct, frozen=True):
-    """One figure of a job against its target.
-
-    `passes` is null if the figure was not measured or is undetermined; `reason` explains it.
-    """
-
-    name: str
-    target: str
-    value: float | bool | None
-    passes: bool | None
-    reason: str | None = None
-    operations_factor: float | None = None
-    """Multiple of the operations that would determine the verdict; null if that is no remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingError:
-    """Sampling errors (two standard deviations) of figures of `operations` random operations.
-
-    They are relative to the source's figure; the last two are absolute. All are 0 for an exact
-    replay.
-    """
-
-    operations: int = 0
-    read_share: float = 0
-    ios_per_s: float = 0
-    bytes_per_s: float = 0
-    mean_depth: float = 0
-    size_tv: float = 0
-    hot10_share: float = 0
-
-
-EXACT = SamplingError()
 
 
 def sampling_error(source: Stream, draws: int, part_bytes: int) -> SamplingError:
@@ -341,125 +232,6 @@ def job_figures(
     return msgspec.structs.replace(figures, **replay_figures)
 
 
-def verdicts(
-    figures: StreamFigures,
-    source: StreamFigures,
-    chance: SamplingError = EXACT,
-    depth_target: float = DEPTH_TARGET,
-    *,
-    has_lanes: bool = False,
-) -> list[Verdict]:
-    """Return the verdict for each target.
-
-    A miss is undetermined if the sampling error (`chance`) explains it, or, for figures of time, if
-    half of the I/Os were late. In lanes, I/Os wait for earlier ones, as those of the source do, so
-    they are late by the device's response time: only their rates are targets, not gaps and end.
-    """
-    is_replay = chance == EXACT
-    read_share, rate, bytes_per_s, depth = (
-        _relative(getattr(figures, field), getattr(source, field))
-        for field in ("read_share", "ios_per_s", "bytes_per_s", "mean_depth")
-    )
-    hot_difference = None
-    if figures.hot10_share is not None and source.hot10_share is not None:
-        hot_difference = figures.hot10_share - source.hot10_share
-    gaps = [max(1, (side.arrivals or 0) - 1) for side in (figures, source)]
-    # A replay may be late at one arrival, which changes the gaps on both sides of it; a sample may
-    # be off by the 5 % quantile of the Kolmogorov-Smirnov test.
-    gap_chance = (2 + 1e-9) / gaps[1] if is_replay else 1.36 * (1 / gaps[0] + 1 / gaps[1]) ** 0.5
-    gap = REPLAY_GAP_KS_TARGET if is_replay else DRAWN_GAP_KS_TARGET
-    too_few = (
-        f"{source.arrivals:,} arrivals are too few"
-        if is_replay
-        else f"{chance.operations:,} operations are too few"
-    )
-    late_us = 0 if has_lanes else figures.late_p50_us or 0
-    slow_note = (
-        f"half of the I/Os were over {format_duration(late_us * NS_PER_US)} late: the target is"
-        " too slow"
-    )
-    late_note = slow_note if late_us > _TOO_LATE_US else ""
-
-    def judged(
-        name: str,
-        target: str,
-        value: float | None,
-        bound: float,
-        by_chance: float,
-        late_reason: str = "",
-    ) -> Verdict:
-        if value is None or abs(value) <= bound:
-            return Verdict(name, target, value, None if value is None else True)
-        reason = late_reason or (too_few if abs(value) <= by_chance else None)
-        # Sampling error falls with the square root of the sample; one arrival falls in proportion.
-        repetitions = (
-            (by_chance / bound) ** (1 if is_replay else 2) if reason and not late_reason else None
-        )
-        return Verdict(name, target, value, None if reason else False, reason, repetitions)
-
-    rows = [
-        judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
-        judged("I/Os a second", "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late_note),
-        judged(
-            "bytes a second",
-            "within 1.5 %",
-            bytes_per_s,
-            RATE_TARGET,
-            chance.bytes_per_s,
-            late_note,
-        ),
-        judged(SIZES, "<= 1.5 %", figures.size_tv, SIZE_TV_TARGET, chance.size_tv),
-        *(
-            []
-            if has_lanes
-            else [judged(GAPS, f"<= {gap}", figures.gap_ks, gap, gap_chance, late_note)]
-        ),
-        judged(
-            DEPTH,
-            f"within {100 * depth_target:.0f} %",
-            depth,
-            depth_target,
-            chance.mean_depth,
-            late_note,
-        ),
-        judged(
-            "I/O share of hottest 10 %",
-            f"+- {HOT_TARGET}",
-            hot_difference,
-            HOT_TARGET,
-            chance.hot10_share,
-        ),
-        # The sampling error of a hit ratio is at most half of that.
-        judged(
-            "miss-ratio curve",
-            f"<= {MRC_TARGET}",
-            figures.mrc_error,
-            MRC_TARGET,
-            chance.hot10_share / 2,
-        ),
-    ]
-    busy_target = BUSY_DEPTH_TARGET if is_replay else DRAWN_DEPTH_TARGET
-    for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
-        value = _relative(getattr(figures, field), getattr(source, field))
-        if value is not None:
-            target_text = f"within {100 * busy_target:.0f} %"
-            rows.append(judged(name, target_text, value, busy_target, chance.mean_depth, late_note))
-    if is_replay:
-        if not has_lanes:
-            rows.append(
-                judged(
-                    "end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note
-                )
-            )
-        rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
-    if figures.side is not Side.DEVICE:
-        # Requests at the device may differ from those that fio issues.
-        rows.append(
-            Verdict("seen at the device", "yes", False, None, "only fio's logs were compared")
-        )
-    return rows
-
-
 def mrc_error(stream: Stream, source: Stream) -> float | None:
     """Return the mean absolute difference of the miss-ratio curves; null without I/O.
 
@@ -474,12 +246,6 @@ def mrc_error(stream: Stream, source: Stream) -> float | None:
         for side in (own, source_blocks)
     )
     return float(np.abs(own_curve - source_curve).mean())
-
-
-def _relative(value: float | None, source: float | None) -> float | None:
-    if value is None or source is None or (source == 0 and value != 0):
-        return None
-    return value / source - 1 if source else 0.0
 
 
 def gaps_us(stream: Stream) -> NDArray[np.int64]:
@@ -507,6 +273,30 @@ def _with_busy_depth(figures: StreamFigures, distilled: Distilled) -> StreamFigu
         busy_depth = depth.mean / (1 - figures.idle_share)
     return msgspec.structs.replace(
         figures, depth_at_issue=_depth_at_issue(distilled), busy_depth=busy_depth
+    )
+
+
+def replay_figures(replayed: Distilled) -> StreamFigures:
+    """Return the figures of a replay by kvreplay from its requests at the device."""
+    assert replayed.ios is not None
+    figures = figures_of("source", _at_device(replayed.ios), profile=replayed.profile)
+    return _with_busy_depth(figures, replayed)
+
+
+def _replayed_gap_ks(run: CheckedRun, figures: StreamFigures) -> float | None:
+    """Return the KS distance of the gaps that kvreplay kept in its own replay; null if unknown."""
+    path = run.place / REPLAYED / OPS_FILE
+    if figures.gap_resolution_us is None or not path.is_file():
+        return None
+    columns = ["scheduled_ns", "submitted_ns", "io_bytes"]
+    rows = pl.read_parquet(path, columns=columns).filter(
+        pl.col("submitted_ns").is_not_null(), pl.col("io_bytes") > 0
+    )
+    arrivals = rows.group_by("scheduled_ns").agg(pl.col("submitted_ns").min()).sort("scheduled_ns")
+    due_us, submitted_us = (arrivals[name].to_numpy() // NS_PER_US for name in columns[:2])
+    tolerance = figures.gap_resolution_us if figures.gap_resolution_us > 1 else 0
+    return ks_distance(
+        np.diff(np.sort(submitted_us)).astype(np.int64), np.diff(due_us).astype(np.int64), tolerance
     )
 
 
@@ -908,29 +698,21 @@ def compare(
     if is_replayed:
         depth_target = TRACE_DEPTH_TARGET if run.is_replay else DRAWN_DEPTH_TARGET
     has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
-    verdict_list = verdicts(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
-    if (
-        is_replayed
-        and run.mode is not FioMode.STAT
-        and not has_lanes
-        and (figures.mean_depth or 0) > (source_figures.mean_depth or 0)
-    ):
-        missed_depth = (DEPTH, False)
-        verdict_list = [
-            msgspec.structs.replace(verdict, reason=_NO_WAIT)
-            if (verdict.name, verdict.passes) == missed_depth
-            else verdict
-            for verdict in verdict_list
-        ]
-    is_closed = any(stream_of_side.loop.pace is Pacing.CLOSED for stream_of_side in profile.streams)
-    if run.options.has_null_check and run.mode is FioMode.STAT and is_closed:
-        # A closed loop is as fast as its operations.
-        verdict_list = [
-            msgspec.structs.replace(verdict, passes=None, reason=_NO_TIME)
-            if verdict.passes is False
-            else verdict
-            for verdict in verdict_list
-        ]
+    verdict_list = judge(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
+    verdict_list = explain_misses(
+        verdict_list,
+        Compared(
+            mode=run.mode,
+            figures=figures,
+            source=source_figures,
+            issued=len(requested.us),
+            is_replayed=is_replayed,
+            has_lanes=has_lanes,
+            has_null_engine=run.options.has_null_check,
+            has_closed_loop=any(each.loop.pace is Pacing.CLOSED for each in profile.streams),
+            replayed_gap_ks=_replayed_gap_ks(run, figures) if is_replayed else None,
+        ),
+    )
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}
     return ClosenessPair(
         job=run.mode.job,

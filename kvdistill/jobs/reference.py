@@ -34,6 +34,8 @@ from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
 
+REPLAYED = "replayed"
+"""Name of the run's directory in the folder of the check."""
 _LEAD_NS = NS_PER_S
 """Time before the first operation, to generate the data of the first writes."""
 _START_S = 120
@@ -107,7 +109,7 @@ def replay_part(
         return _missing(NoReference.NO_DEVICE)
     if os.geteuid() != 0:
         return _missing(NoReference.NO_ROOT)
-    part_path, output = folder_path / "part.parquet", folder_path / "replayed"
+    part_path, output = folder_path / "part.parquet", folder_path / REPLAYED
     write_part(trace, checked, part_path)
     profile = checked.profile
     tier = profile.tier.rpartition("@")[0] or profile.tier

@@ -57,3 +57,26 @@ EXPORT bool locality_enter(int64_t rows, const int8_t *op, const int8_t *tier,
     }
     return true;
 }
+
+// What the rows of a trace did, by cell: (tier * ops + op) * phases + phase.
+typedef struct {
+    int64_t operations;
+    int64_t bytes;
+} CellCount;
+
+// Adds rows to the counts of their cells. `objects` has the distinct objects of each cell; bit
+// `cell` of the `words` words of an object in `seen` tells that the cell counted it already.
+EXPORT void locality_count(int64_t rows, const int8_t *op, const int8_t *tier, const int8_t *phase,
+                           const int64_t *object, const int64_t *length_bytes, int64_t ops,
+                           int64_t phases, int64_t words, CellCount *counts, int64_t *objects,
+                           uint64_t *seen) {
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t cell = (tier[i] * ops + op[i]) * phases + phase[i];
+        counts[cell].operations++;
+        counts[cell].bytes += length_bytes[i];
+        uint64_t *word = &seen[object[i] * words + cell / 64];
+        uint64_t bit = (uint64_t)1 << (cell % 64);
+        objects[cell] += !(*word & bit);
+        *word |= bit;
+    }
+}

@@ -5,7 +5,7 @@ Each takes one pass. Memory is bounded by the number of objects and by the acces
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from kvdistill.profile.profile import Locality, Reuse
 from kvdistill.queries.database import Row, query, query_table
 from kvdistill.queries.window import READ
-from kvtrace.core import duckdb
+from kvtrace.core import duckdb, pa
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
-from kvtrace.core.tables import Reader
+from kvtrace.core.tables import DENSE_SLACK
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is measured, the first ones; bounds time and memory."""
@@ -28,35 +28,49 @@ _TIER = np.dtype([(name, I8) for name in ("live", "peak", "is_used")])
 _enter = function("locality_enter", int, I1, I1, I8, I8, int, _TIER, I8, returns=bool)
 
 
-def live_bytes(reader: Reader, path: Path) -> list[tuple[int, int] | None]:
-    """Return the peak and the final live bytes of each tier; null without reads and writes.
+class LiveBytes:
+    """The live bytes of each tier of a trace.
 
     Live objects were written, or existed before, and are not deleted. An object is as long as the
     farthest byte that its rows touch.
-
-    TraceError if a tier holds more than 2^62 bytes.
     """
-    tiers = len(reader.meta.tiers)
-    totals, sizes = np.zeros(tiers, _TIER), np.zeros(tiers << 10, dtype=np.int64)
-    for batch in reader.batches(_COLUMNS):
+
+    def __init__(self, tiers: int, path: Path) -> None:
+        """Start with empty tiers; errors name `path`."""
+        self._path = path
+        self._totals = np.zeros(tiers, _TIER)
+        self._sizes = np.zeros(tiers << 10, dtype=np.int64)
+
+    def apply(self, batch: pa.RecordBatch) -> None:
+        """Apply the rows of `batch`, at least one.
+
+        TraceError if a tier holds more than 2^62 bytes.
+        """
+        tiers = len(self._totals)
         rows = [batch.column(name) for name in _COLUMNS]
         op, tier = rows[0].indices.to_numpy(), rows[1].to_numpy()
         objects, reach = rows[2].to_numpy(), rows[3].to_numpy() + rows[4].to_numpy()
-        if not len(op):
-            continue
-        if (missing := (int(objects.max()) + 1) * tiers - len(sizes)) > 0:
-            sizes = np.concatenate([sizes, np.zeros(max(missing, len(sizes)), dtype=np.int64)])
-        if not _enter(len(op), op, tier, objects, reach, tiers, totals, sizes):
+        if (missing := (int(objects.max()) + 1) * tiers - len(self._sizes)) > 0:
+            more = np.zeros(max(missing, len(self._sizes)), dtype=np.int64)
+            self._sizes = np.concatenate([self._sizes, more])
+        if not _enter(len(op), op, tier, objects, reach, tiers, self._totals, self._sizes):
             raise TraceError(
                 "the objects in a tier add up to more than 2^62 bytes",
-                path=path,
+                path=self._path,
                 column="offset_bytes",
             )
-    return [(peak, end) if is_used else None for end, peak, is_used in totals.tolist()]
+
+    def by_tier(self) -> list[tuple[int, int] | None]:
+        """Return the peak and the final live bytes of each tier; None without reads and writes."""
+        return [(peak, end) if is_used else None for end, peak, is_used in self._totals.tolist()]
 
 
-def tier_reuse(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[Row]:
+def tier_reuse(
+    db: duckdb.DuckDBPyConnection, tiers: Sequence[str], accesses: Mapping[str, int] | None = None
+) -> list[Row]:
     """Return the reuse distances of reads, one row for each of `tiers` with reads in the view `ops`.
+
+    `accesses` is the number of reads and writes of each tier; without it, a query counts them.
 
     A reuse distance is the distinct bytes of other objects accessed since the last access to the
     object. A read hits in an LRU cache that is larger than its distance. `first_reads` have no
@@ -64,28 +78,28 @@ def tier_reuse(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[Row]
     `low_bytes` to below twice that.
     """
     rows = []
-    for tier in (row for row in query(db, "reuse_tiers") if row["tier"] in tiers):
-        accesses = query_table(db, "reuse_accesses", tier=tier["tier"], most=MAX_ACCESSES)
-        is_read, objects, length = (column.to_numpy() for column in accesses.columns)
+    if accesses is None:
+        accesses = {row["tier"]: row["accesses"] for row in query(db, "reuse_tiers")}
+    for tier, access_count in accesses.items():
+        if tier not in tiers:
+            continue
+        first = query_table(db, "reuse_accesses", tier=tier, most=MAX_ACCESSES)
+        is_read, objects, length = (column.to_numpy() for column in first.columns)
         if not is_read.any():
             continue
-        numbers = np.unique(objects, return_inverse=True)[1].astype(np.int64)
+        numbers = objects
+        if objects.max() > len(objects) + DENSE_SLACK:
+            numbers = dense_numbers(objects)
         distances = reuse_distances(numbers, length, int(numbers.max()) + 1)[is_read]
         recurring = np.sort(distances[distances >= 0])
         exponents = np.where(recurring > 0, np.log2(np.maximum(recurring, 1)).astype(np.int64), -1)
-        bins = zip(
-            *(
-                ten_thousandths.tolist()
-                for ten_thousandths in np.unique(exponents, return_counts=True)
-            ),
-            strict=True,
-        )
+        counts = np.bincount(exponents + 1)
         row = {
-            "tier": tier["tier"],
+            "tier": tier,
             "reads": len(distances),
             "first_reads": len(distances) - len(recurring),
         }
-        row["is_whole"] = tier["accesses"] <= MAX_ACCESSES
+        row["is_whole"] = access_count <= MAX_ACCESSES
         for column, ten_thousandths in (("p50_bytes", 5000), ("p95_bytes", 9500)):
             rank = nearest_rank(len(recurring), ten_thousandths)
             row[column] = None if rank is None else int(recurring[rank - 1])
@@ -95,7 +109,8 @@ def tier_reuse(db: duckdb.DuckDBPyConnection, tiers: Sequence[str]) -> list[Row]
             | {
                 "bins": [
                     {"low_bytes": 0 if exponent < 0 else 1 << exponent, "reads": reads}
-                    for exponent, reads in bins
+                    for exponent, reads in enumerate(counts.tolist(), -1)
+                    if reads
                 ]
             }
         )
@@ -117,8 +132,8 @@ def place_locality(
     blocks = block_locality(address, length)
     if blocks is None:
         return None
-    places, numbers = np.unique(address, return_inverse=True)
-    distances = reuse_distances(numbers.astype(np.int64), length, len(places))
+    places = dense_numbers(address // SECTOR_BYTES)
+    distances = reuse_distances(places, length, int(places.max()) + 1)
     is_read, looked_at = op == READ, len(_touched(address, length)[0])
     return Locality(
         ops=looked_at,
@@ -135,6 +150,8 @@ def _reuse_figures(distances: NDArray[np.int64]) -> Reuse:
     return Reuse(first_ops=len(distances) - len(recurring), distances=to_slots(count(recurring)))
 
 
+SECTOR_BYTES = 512
+"""Addresses are multiples of this."""
 BLOCK_BYTES = 128 * 1024
 MAX_BLOCK_ACCESSES = 8_000_000
 """Block accesses that are measured, the first ones; bounds memory."""
@@ -156,7 +173,20 @@ def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> ND
     first, count = _touched(offsets, lengths)
     within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
     blocks = np.repeat(first, count) + within
-    return np.unique(blocks, return_inverse=True)[1].astype(np.int64)
+    return dense_numbers(blocks)
+
+
+def dense_numbers(values: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rank of each of `values` among the distinct ones; `values` are not negative."""
+    if not len(values):
+        return values
+    largest = int(values.max())
+    if largest > DENSE_SLACK + 4 * len(values):
+        return np.unique(values, return_inverse=True)[1].astype(np.int64)
+    # A table by value takes a tenth of the time of sorting.
+    is_there = np.zeros(largest + 1, np.bool_)
+    is_there[values] = True
+    return (np.cumsum(is_there) - 1)[values]
 
 
 @dataclass(frozen=True, slots=True)

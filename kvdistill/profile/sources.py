@@ -112,8 +112,15 @@ def distil_source(
     )
     ios = scratch / "ios.parquet"
     try:
-        place = write_placed_rows if source.kind is SourceKind.BLOCKS else place_objects
-        space, stray_deletes = place(lambda: source.rows(limit), ios, operations_name)
+        if source.kind is SourceKind.BLOCKS:
+            space, stray_deletes = write_placed_rows(
+                lambda: source.rows(limit), ios, operations_name
+            )
+        else:
+            objects = survey(lambda: source.extents(limit))
+            space, stray_deletes = place_objects(
+                lambda: source.rows(limit), objects, ios, operations_name
+            )
     except TraceError as error:
         if error.path is None:
             raise TraceError(str(error), path=file) from None
@@ -197,7 +204,9 @@ def file_of(path: Path) -> Path:
     )
 
 
-_COLUMNS = ("object_id", "offset_bytes", "length_bytes", "request_id", "stage")
+EXTENT_COLUMNS = ("object_id", "offset_bytes", "length_bytes")
+"""The columns, besides time and operation, that tell the extents of objects."""
+_COLUMNS = (*EXTENT_COLUMNS, "request_id", "stage")
 _FOREVER = (1 << 62, -(1 << 62))
 _REPLAYER_LIMITS = (LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY)
 _ORDERED = "ordered.parquet"
@@ -229,6 +238,9 @@ class _Source:
     meta: Metadata
     tier: str
     rows: Callable[[Limit], Iterator[Columns]]
+    """The rows within a limit, with all columns."""
+    extents: Callable[[Limit], Iterator[Columns]]
+    """The rows within a limit, with the columns of `EXTENT_COLUMNS` at least."""
     notes: Sequence[str] = ()
     data: DataProfile | None = None
     flushes: int | None = None
@@ -263,9 +275,9 @@ def profile_of(ios: Path, scratch: Path, **facts: Unpack[SourceFacts]) -> Profil
     `facts` supplies the fields that cannot be computed from the operations.
     """
     with connect(scratch) as db:
-        describe = partial(_direction_profile, db)
         view_ios(db, ios)
         totals = query(db, "profile_totals")[0]
+        describe = Directions(db, totals["start_ns"], totals["end_ns"]).describe
         stages = query(db, "profile_concurrency")[0]
         start, span = totals["start_ns"], totals["end_ns"] - totals["start_ns"]
         arrivals = _arrivals(db, start, span)
@@ -298,38 +310,56 @@ def profile_of(ios: Path, scratch: Path, **facts: Unpack[SourceFacts]) -> Profil
         )
 
 
-def _direction_profile(
-    db: duckdb.DuckDBPyConnection,
-    op: int,
-    from_ns: int = _FOREVER[1],
-    to_ns: int = _FOREVER[0],
-    process: int | None = None,
-    has_zones: bool = True,
-) -> DirectionProfile:
-    filters = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
-    rows = query(db, "profile_sizes", **filters)
+class Directions:
+    """The reads and the writes of parts of the view `ios`."""
 
-    def counted(name: str) -> list[SizeCount]:
-        counts = Counter[int]()
-        for row in rows:
-            counts[row[name]] += row["ops"]
-        return [SizeCount(length, ops) for length, ops in sorted(counts.items())]
+    def __init__(self, db: duckdb.DuckDBPyConnection, first_ns: int, last_ns: int) -> None:
+        """Describe the operations in `db`, whose first and last times are given."""
+        self._db = db
+        self._first_ns, self._last_ns = first_ns, last_ns
+        self._sizes: dict[tuple[int | None, ...], list[Row]] = {}
 
-    zones = []
-    if has_zones:
-        starts = query_table(db, "profile_addresses", granule_bytes=GRANULE_BYTES, **filters)
-        zones = equal_mass_zones(
-            starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES
+    def describe(
+        self,
+        op: int,
+        from_ns: int = _FOREVER[1],
+        to_ns: int = _FOREVER[0],
+        process: int | None = None,
+        has_zones: bool = True,
+    ) -> DirectionProfile:
+        """Return the profile of the operations `op` of `process`, or of all, within two times."""
+        if from_ns <= self._first_ns and to_ns >= self._last_ns:
+            from_ns, to_ns = _FOREVER[1], _FOREVER[0]
+        filters = {"op": op, "from_ns": from_ns, "to_ns": to_ns, "process": process}
+        key = tuple(filters.values())
+        if key not in self._sizes:
+            self._sizes[key] = query(self._db, "profile_sizes", **filters)
+        rows = self._sizes[key]
+        zones = []
+        if has_zones:
+            starts = query_table(
+                self._db, "profile_addresses", granule_bytes=GRANULE_BYTES, **filters
+            )
+            zones = equal_mass_zones(
+                starts["start"].to_numpy(), starts["moved_bytes"].to_numpy(), GRANULE_BYTES
+            )
+        is_padded = any(row["io_bytes"] != row["length_bytes"] for row in rows)
+        return DirectionProfile(
+            ops=sum(row["ops"] for row in rows),
+            object_bytes=sum(row["length_bytes"] * row["ops"] for row in rows),
+            io_bytes=sum(row["io_bytes"] * row["ops"] for row in rows),
+            sizes=_count_sizes(rows, "io_bytes"),
+            lengths=_count_sizes(rows, "length_bytes") if is_padded else None,
+            zones=zones,
         )
-    is_padded = any(row["io_bytes"] != row["length_bytes"] for row in rows)
-    return DirectionProfile(
-        ops=sum(row["ops"] for row in rows),
-        object_bytes=sum(row["length_bytes"] * row["ops"] for row in rows),
-        io_bytes=sum(row["io_bytes"] * row["ops"] for row in rows),
-        sizes=counted("io_bytes"),
-        lengths=counted("length_bytes") if is_padded else None,
-        zones=zones,
-    )
+
+
+def _count_sizes(rows: Sequence[Row], name: str) -> list[SizeCount]:
+    """Return the operations of each size in the column `name` of the rows of profile_sizes."""
+    counts = Counter[int]()
+    for row in rows:
+        counts[row[name]] += row["ops"]
+    return [SizeCount(length, ops) for length, ops in sorted(counts.items())]
 
 
 def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> ArrivalProfile | None:
@@ -394,8 +424,14 @@ def _trace_source(file: Path, tier: str | None) -> _Source:
     if not tier and len(names) != 1:
         raise ConfigError(f"{file}: choose a tier with {named('tier')}: {', '.join(names)}")
     name = tier or names[0]
-    rows = partial(tier_rows, reader, find_tier_place(reader.meta, name), columns=_COLUMNS)
-    return _Source(SourceKind.TRACE, reader.meta, name, rows)
+    rows = partial(tier_rows, reader, find_tier_place(reader.meta, name))
+    return _Source(
+        SourceKind.TRACE,
+        reader.meta,
+        name,
+        partial(rows, columns=_COLUMNS),
+        partial(rows, columns=EXTENT_COLUMNS),
+    )
 
 
 def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
@@ -436,7 +472,8 @@ def _ops_source(ops: Path, tier: str | None, scratch: Path) -> _Source:
         shape = run.data.shape
         dedup, compress = (1.0, 1.0) if shape is None else (shape.dedup_ratio, shape.compress_ratio)
         data = DataProfile(dedup_ratio=dedup, compress_ratio=compress)
-    return _Source(SourceKind.OPS, meta, name, partial(ordered_rows, ordered), notes, data)
+    rows = partial(ordered_rows, ordered)
+    return _Source(SourceKind.OPS, meta, name, rows, rows, notes, data)
 
 
 def _blocks_source(blocks: Path, device: str | None, scratch: Path) -> _Source:
@@ -454,11 +491,13 @@ def _blocks_source(blocks: Path, device: str | None, scratch: Path) -> _Source:
         if left_ops
         else []
     )
+    rows = partial(ordered_rows, ordered)
     return _Source(
         SourceKind.BLOCKS,
         meta,
         name,
-        partial(ordered_rows, ordered),
+        rows,
+        rows,
         [_PACKED, *notes],
         flushes=flushes,
     )
@@ -669,7 +708,8 @@ def write_ios(path: Path, batches: Iterable[Columns], operations_name: str) -> N
         dict.fromkeys(names.split(), pa.int64()) | {"op": pa.int8(), "stage": pa.int32()}
     )
     rows = moving = deletes = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as out:
+    # Some fifteen queries read the file: what unpacks fast matters more than its size.
+    with pq.ParquetWriter(path, schema, compression="lz4", use_dictionary=False) as out:
         for batch in batches:
             rows += (count := len(batch["op"]))
             deletes += int((is_delete := batch["op"] == DELETE).sum())
@@ -758,15 +798,17 @@ def _row_columns(batch: Columns) -> list[NDArray[np.int64]]:
 Rows = Callable[[], Iterator[Columns]]
 
 
-def place_objects(rows: Rows, ios: Path, operations_name: str) -> tuple[AddressSpace, int]:
-    """Place the objects of `rows` by first fit, and write the operations to `ios`.
+def place_objects(
+    rows: Rows, objects: Objects, ios: Path, operations_name: str
+) -> tuple[AddressSpace, int]:
+    """Place the `objects` of `rows` by first fit, and write the operations to `ios`.
 
     Returns the address space after the last operation, and the number of deletes of objects that
     did not exist. `operations_name` names the rows in errors.
 
     TraceError if the rows are damaged, no free extent is large enough, or none is a read or write.
     """
-    objects, totals = survey(rows), np.zeros(1, _TOTALS)
+    totals = np.zeros(1, _TOTALS)
     write_ios(ios, _placed(rows, objects, totals), operations_name)
     live_bytes, peak_bytes, _, peak_objects, span_bytes, stray_deletes = totals[0].tolist()
     space = AddressSpace(

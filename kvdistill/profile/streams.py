@@ -85,8 +85,10 @@ def fit_streams(db: duckdb.DuckDBPyConnection, start_ns: int, describe: Describe
     span_ns = max(window.to_ns for window in windows) - min(window.from_ns for window in windows)
     drain_per_ns = FAST * sum(row["ops"] for row in rows) / max(1, span_ns)
     for window in windows:
-        for phase in _split_phases(db, window):
-            streams += _phase_streams(db, phase, start_ns, describe, drain_per_ns)
+        ops = _operations(db, window)
+        for phase in _split_phases(db, window, ops):
+            phase_ops = ops if phase == window else _operations(db, phase)
+            streams += _phase_streams(phase_ops, phase, start_ns, describe, drain_per_ns)
     streams.sort(key=lambda s: (s.start_ns, s.name))
     names = [s.name for s in streams]
     return [
@@ -99,12 +101,16 @@ def fit_streams(db: duckdb.DuckDBPyConnection, start_ns: int, describe: Describe
     ]
 
 
-def _split_phases(db: duckdb.DuckDBPyConnection, process_window: _Window) -> list[_Window]:
-    """Cut a process's time into phases of constant mix and, in an open loop, constant rate."""
+def _split_phases(
+    db: duckdb.DuckDBPyConnection, process_window: _Window, ops: Columns
+) -> list[_Window]:
+    """Cut a process's time into phases of constant mix and, in an open loop, constant rate.
+
+    `ops` are its first operations.
+    """
     span_ns = process_window.to_ns - process_window.from_ns
     if not span_ns:
         return [process_window]
-    ops = _operations(db, process_window)
     bucket_ns = max(1, -(-(span_ns + 1) // BUCKETS))
     counts = np.zeros((4, -(-(span_ns + 1) // bucket_ns)), dtype=np.int64)
     window_args = {
@@ -133,13 +139,13 @@ def _operations(db: duckdb.DuckDBPyConnection, window: _Window) -> Columns:
 
 
 def _phase_streams(
-    db: duckdb.DuckDBPyConnection,
+    ops: Columns,
     window: _Window,
     start_ns: int,
     describe: Describe,
     drain_per_ns: float,
 ) -> list[IoStream]:
-    ops = _operations(db, window)
+    """Return the streams of a phase; `ops` are its first operations."""
     if not len(ops["op"]):
         return []
     completed_ns = (

@@ -6,6 +6,7 @@ The views `measured` and `measured_requests` omit the warm-up of a run, as its r
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.files import at
+from kvtrace.core.files import at, available_bytes
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import (
     PROBE_FILE,
@@ -37,12 +38,16 @@ from kvtrace.core.schema import (
 )
 from kvtrace.core.signals import stopped_by_signals
 from kvtrace.core.temporary import temporary_folder
-from kvtrace.core.units import parse_duration_ns
+from kvtrace.core.units import format_bytes, parse_duration_ns
 
 Row = dict[str, Any]
 """A row of a query's result by column name; the query determines columns and types."""
-MEMORY_LIMIT = "1GB"
-THREADS = 2
+MEMORY_SHARE = 0.5
+"""DuckDB's share of the memory that is available when a connection is opened."""
+_UNKNOWN_AVAILABLE_BYTES = 2 << 30
+"""Available memory where the system does not tell it."""
+_MIN_MEMORY_BYTES = 64 << 20
+"""Memory without which DuckDB cannot read a file."""
 BATCH_ROWS = 1 << 17
 PERCENTILE = """
 CREATE MACRO percentile(x, q) AS CASE WHEN count(x) * (1 - q) >= 1 THEN quantile_disc(x, q) END
@@ -65,27 +70,39 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
     Without `scratch`, the folder is in the system's place for temporary files.
     """
     with temporary_folder("kvdistill-", scratch) as folder:
-        connection = open_connection(folder)
+        limit_bytes = memory_limit_bytes()
+        connection = open_connection(folder, limit_bytes)
         try:
             with stopped_by_signals(connection.interrupt):
                 yield connection
         except duckdb.OutOfMemoryException as error:
-            # The query needs more than MEMORY_LIMIT, and this operator cannot spill.
+            # This operator cannot spill.
             first_line = str(error).strip().split("\n")[0]
             reason = (
-                f"a query needs more than {MEMORY_LIMIT} of memory, and cannot spill to disk:"
-                f" {first_line}"
+                f"a query needs more than {format_bytes(limit_bytes)} of memory, half of what is"
+                f" available, and cannot spill to disk: {first_line}"
             )
             raise OutOfMemory(reason) from None
         finally:
             connection.close()
 
 
-def open_connection(scratch: Path) -> duckdb.DuckDBPyConnection:
-    """Return a connection with bounded memory that spills into `scratch`, with the macros."""
+def memory_limit_bytes() -> int:
+    """Return the memory that a query may use: half of what this process can still allocate."""
+    available = available_bytes()
+    share = (_UNKNOWN_AVAILABLE_BYTES if available is None else available) * MEMORY_SHARE
+    return max(int(share), _MIN_MEMORY_BYTES)
+
+
+def open_connection(scratch: Path, limit_bytes: int | None = None) -> duckdb.DuckDBPyConnection:
+    """Return a connection with the macros, on all processors, that spills into `scratch`.
+
+    `limit_bytes` is the memory that it may use; without it, half of what is available.
+    """
+    limit_bytes = memory_limit_bytes() if limit_bytes is None else limit_bytes
     settings: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": MEMORY_LIMIT,
-        "threads": THREADS,
+        "memory_limit": f"{limit_bytes >> 10}KiB",
+        "threads": len(os.sched_getaffinity(0)),
         "temp_directory": str(scratch / "spill"),
     }
     connection = duckdb.connect(":memory:", config=settings)
@@ -112,6 +129,13 @@ def query(connection: duckdb.DuckDBPyConnection, name: str, **values: object) ->
 def query_table(connection: duckdb.DuckDBPyConnection, name: str, **values: object) -> pa.Table:
     """Return the result of the named query as an Arrow table."""
     return connection.sql(named(name), params=values or None).to_arrow_table()
+
+
+def count_sizes(connection: duckdb.DuckDBPyConnection, *, has_deletes: bool) -> None:
+    """Create the table `size_counts` of the view `measured`, which the queries of sizes read."""
+    # DuckDB takes no parameters in a statement that creates a table.
+    statement = named("run_size_counts").replace("$has_deletes", str(has_deletes).lower())
+    connection.execute(f"CREATE TEMP TABLE size_counts AS {statement}")
 
 
 def write_query(
@@ -226,7 +250,9 @@ def register(
             folders[path.parent] = None
             continue
         reader = (
-            tables.open_checked(path) if path.name.endswith(".parquet") else tables.open_table(path)
+            tables.open_verified(path)
+            if path.name.endswith(".parquet")
+            else tables.open_table(path)
         )
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
@@ -248,7 +274,7 @@ def register(
         objects = tables.objects_path(path)
         if reader.table is TRACE and objects.is_file():
             if objects.name.endswith(".parquet"):
-                tables.open_checked(objects, OBJECTS)
+                tables.open_verified(objects, OBJECTS)
             _add_file(files_by_view, OBJECTS, objects, origin, scratch)
     runs = [(folder, run) for folder in folders if (run := find_run(folder)) is not None]
     probes = (
@@ -329,11 +355,7 @@ def _view_statement(
     names = ", ".join(literal(tier) for tier in dict.fromkeys(tier for _place, tier in ranked))
     enum = f"ENUM({names})" if names else "VARCHAR"
     tier_names = {
-        origin: (
-            f" REPLACE ([{', '.join(literal(row['tier']) for row in rows)}][tier + 1]::{enum} AS"
-            " tier)"
-        )
-        for origin, rows in tiers.items()
+        origin: f" REPLACE ({_tier_name(rows, enum)} AS tier)" for origin, rows in tiers.items()
     }
     tier_names[""] = f" REPLACE (tier::{enum} AS tier)"
     if name != "tiers" and (
@@ -354,6 +376,16 @@ def _view_statement(
             f"SELECT *{tier_names[origin]}{row}{absent}{origin_column} FROM read_parquet({literal(file)})"
         )
     return f"CREATE VIEW {view or name} AS {' UNION ALL BY NAME '.join(selects)}"
+
+
+def _tier_name(tiers: list[Row], enum: str) -> str:
+    """Return the SQL expression of the name of a row's tier, of the type `enum`.
+
+    Its branches are constants of that type, because a cast of a name in each row takes longer than
+    a whole query.
+    """
+    branches = [f"WHEN {row['place']} THEN {literal(row['tier'])}::{enum}" for row in tiers]
+    return f"CASE tier {' '.join(branches)} END" if branches else f"NULL::{enum}"
 
 
 def _add_file(

@@ -90,7 +90,7 @@ def tier_rows(
     needed = ["ts_ns", "op", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in needed]
     window, last, row = RowWindow(limit), None, 0
-    for batch in reader.batches([*names, *place.columns]):
+    for batch in reader.large_batches([*names, *place.columns]):
         ts = batch.column("ts_ns").to_numpy()
         matching = np.flatnonzero(place.holds(batch))
         reversed_rows = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)

@@ -7,10 +7,11 @@ import re
 from pathlib import Path
 
 from kvdistill.jobs.check import Closeness
-from kvdistill.jobs.closeness import ClosenessPair, StreamFigures, Verdict
+from kvdistill.jobs.closeness import ClosenessPair
 from kvdistill.jobs.fio_jobs import WrittenJobs
 from kvdistill.jobs.job import expectation_text
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
+from kvdistill.jobs.verdicts import StreamFigures, Verdict
 from kvdistill.profile.profile import Profile
 from kvdistill.reports.tables import Report, unit_of
 from kvtrace.core.document.document import (

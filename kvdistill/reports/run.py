@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 
 from kvdistill.jobs.check import CLOSENESS, Closeness, find_closeness
 from kvdistill.profile.locality import tier_reuse
-from kvdistill.queries.database import Row, opened, query
+from kvdistill.queries.database import Row, count_sizes, opened, query
 from kvdistill.queries.recorded import figure_rows, operation_times
 from kvdistill.reports.jobs import closeness_chapter
 from kvdistill.reports.probe import (
@@ -365,6 +365,7 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             query(db, "run_over_time", start_ns=0, buckets=buckets, **windows) if bucket_ns else []
         )
         heat = query(db, "run_heat", **windows) if bucket_ns else []
+        count_sizes(db, has_deletes=False)
         is_probed = run is not None and run.probes is not None and run.probes.is_measured
         return RunReport(
             subject=subject_of(ops, meta),
@@ -372,8 +373,8 @@ def run_report(ops: Path, buckets: int, endurance: Endurance | None = None) -> R
             figures=figures,
             **times.summaries,
             distributions=times.points,
-            sizes=query(db, "run_sizes", has_deletes=False),
-            size_bins=query(db, "run_size_bins", has_deletes=False),
+            sizes=query(db, "run_sizes"),
+            size_bins=query(db, "run_size_bins"),
             bucket_ns=bucket_ns,
             over_time=over_time,
             heat=heat,

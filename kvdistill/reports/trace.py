@@ -8,8 +8,9 @@ from pathlib import Path
 
 from msgspec import UNSET
 
-from kvdistill.profile.locality import live_bytes, tier_reuse
-from kvdistill.queries.database import Row, opened, query
+from kvdistill.profile.locality import tier_reuse
+from kvdistill.profile.trace_scan import TraceScan, Windows
+from kvdistill.queries.database import Row, count_sizes, opened, query
 from kvdistill.reports.tables import (
     BANDWIDTHS,
     Key,
@@ -180,13 +181,6 @@ def trace_report(
     path: Path, meta: Metadata, buckets: int, endurance: Endurance | None
 ) -> TraceReport:
     """Return the report of the trace at `path`; raises the same errors as `report`."""
-    live_by_tier = zip(meta.tiers, live_bytes(tables.open_table(path, TRACE), path), strict=True)
-    # A tier with an instance on each node has no common address space.
-    live = {
-        tier.name: live_and_peak
-        for tier, live_and_peak in live_by_tier
-        if tier.instance_nodes is UNSET
-    }
     with opened([path]) as db:
         # A trace is untimed: operations complete when they are due.
         db.execute(
@@ -194,19 +188,22 @@ def trace_report(
             " submitted_ns, ts_ns AS completed_ns, 'ok' AS outcome, '' AS engine FROM trace"
         )
         db.execute("CREATE VIEW measured AS FROM ops")
+        count_sizes(db, has_deletes=True)
         span = query(db, "trace_span")[0]
         first, last = span["first_ns"], span["last_ns"]
         span_ns = None if first is None else last - first
         buckets = buckets if span_ns else 1
         bucket_ns = (span_ns or 0) // buckets + 1
-        stretches = {
-            "first_ns": first,
-            "start_ns": first,
-            "bucket_ns": bucket_ns,
-            "buckets": buckets,
+        scan = TraceScan(
+            tables.open_table(path, TRACE), path, Windows(first or 0, bucket_ns, buckets)
+        )
+        # A tier with an instance on each node has no common address space.
+        live = {
+            tier.name: live_and_peak
+            for tier, live_and_peak in zip(meta.tiers, scan.live_bytes, strict=True)
+            if tier.instance_nodes is UNSET
         }
-        over_time = [] if first is None else query(db, "run_over_time", **stretches)
-        operations = query(db, "trace_operations")
+        operations = scan.operations()
         ttft = at(meta.stats, "first_token", "with_cache")
         writes = by([row for row in operations if row["op"] == "write"], "tier")
         simulated = {
@@ -237,14 +234,14 @@ def trace_report(
             requests=span["requests"],
             tiers=tiers,
             hit_ratio=meta.hit_ratio,
-            reuse=tier_reuse(db, list(live)),
+            reuse=tier_reuse(db, list(live), scan.accesses()),
             fleet=meta.fleet,
             events=meta.events,
             operations=operations,
-            sizes=query(db, "run_sizes", has_deletes=True),
-            size_bins=query(db, "run_size_bins", has_deletes=True),
+            sizes=query(db, "run_sizes"),
+            size_bins=query(db, "run_size_bins"),
             bucket_ns=bucket_ns if span_ns else None,
-            over_time=over_time,
+            over_time=scan.over_time(),
             writes_per_day=writes_per_day(
                 written_bytes, _simulated_ns(meta, span_ns, last), meta, endurance, is_trace=True
             ),

@@ -148,7 +148,7 @@ class Driven:
     @property
     def making_ns(self) -> int:
         """Time of all threads in generating the data of writes."""
-        return sum(thread.making_ns for thread in self.threads)
+        return sum(thread.making_ns + thread.preparing_ns for thread in self.threads)
 
 
 _RINGS_QUEUE = -2

@@ -75,29 +75,10 @@ void engine_wake_queues(Engine *engine) {
     }
 }
 
-// Returns whether a slot is free and its buffer has memory.
-static bool slots_has_free(Engine *engine, Slots *slots) {
-    if (slots == &engine->slots) {
-        slots->allowed =
-            (int32_t)atomic_load_explicit(&engine->job->allowed_slots, memory_order_relaxed);
-    }
-    return slots->count && slots->all - slots->count < slots->allowed;
-}
-
-static int32_t slots_take(Engine *engine, Slots *slots) {
-    int32_t slot = slots->free[--slots->count];
-    int32_t used = slots->all - slots->count;
-    if (slots == &engine->slots) {
-        engine->job->max_slots = max_of(engine->job->max_slots, used);
-    }
-    atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
-                          used, memory_order_relaxed);
-    return slot;
-}
-
 static void slots_return(Engine *engine, Slots *slots, int32_t slot) {
     bool was_full = !slots_has_free(engine, slots);
-    slots->free[slots->count++] = slot;
+    slots->free[slots->blank++] = slot;
+    slots->count++;
     atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
                           slots->all - slots->count, memory_order_relaxed);
     if (!was_full) {
@@ -324,9 +305,8 @@ static bool start_operation(Engine *engine, int queue_index, int64_t number, int
     queue->slots->spare = operation->next;
     queue->slots->operations++;
     int64_t end = row->offset_bytes + row->length_bytes;
-    int64_t pad = tier->padding_bytes;
-    int64_t from = row->offset_bytes / pad * pad;
-    int64_t to = (end + pad - 1) / pad * pad;
+    int64_t from = row_first_byte(row, tier->padding_bytes);
+    int64_t to = row_end_byte(row, tier->padding_bytes);
     bool has_bytes =
         row->op != DELETE && row->length_bytes > 0 && (tier->kind != MODELLED || tier->matrix);
     int32_t ios = has_bytes ? (int32_t)((to - from + job->io_bytes - 1) / job->io_bytes) : 1;
@@ -519,7 +499,7 @@ bool loop_take_step(Engine *engine, int queue_index, int64_t now, Step *step, in
         account_slot_time(engine, now);
     }
     if (is_found) {
-        step->slot = slots_take(engine, slots);
+        slots_take(engine, slots, step);
     }
     if (slots != &engine->slots) {
         return is_found;
@@ -576,6 +556,9 @@ void loop_complete_step(Engine *engine, Step *step) {
 
 void operation_generate_data(Engine *engine, Use *use, const Step *step) {
     Row *row = step->operation->row;
+    if (step->is_prepared) {
+        return;
+    }
     int64_t started = monotonic_ns();
     use->doing = MAKING_DATA;
     data_generate(engine->job->data, engine_slot_buffer(engine, step->slot), step->bytes,

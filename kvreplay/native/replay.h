@@ -70,6 +70,17 @@ static inline Row *rows_at(Rows *rows, int64_t number) {
     return &rows->row[number & rows->mask];
 }
 
+// Returns the first byte of a row's I/Os: its offset, rounded down to the padding of its tier.
+static inline int64_t row_first_byte(const Row *row, int64_t padding_bytes) {
+    return row->offset_bytes / padding_bytes * padding_bytes;
+}
+
+// Returns the byte behind the last of a row's I/Os, rounded up likewise.
+static inline int64_t row_end_byte(const Row *row, int64_t padding_bytes) {
+    int64_t end = row->offset_bytes + row->length_bytes;
+    return (end + padding_bytes - 1) / padding_bytes * padding_bytes;
+}
+
 // --- time
 
 // Returns the time of the monotonic clock.
@@ -257,12 +268,25 @@ typedef struct {
     int64_t work_ns;      // time that it occupies a measured drive
     int32_t act;          // an Act
     int32_t slot;         // slot that it holds, and with it the buffer
+    bool is_prepared;     // its data is in the buffer already (prepare.c)
 } Step;
+
+// A free slot whose buffer holds the data of a write that is due later.
+typedef struct {
+    int64_t number;     // row of the write
+    int64_t from_bytes; // first byte in the object
+    int32_t slot;       // the slot
+    int32_t unused;     // padding
+} PreparedIo;
 
 // The slots of a queue depth: each step in flight holds one.
 typedef struct {
-    int32_t *free;        // stack of free slots
-    int32_t count;        // free slots
+    int32_t *free;        // stack of free slots, without the prepared ones
+    int32_t blank;        // slots in `free`
+    PreparedIo *prepared; // free slots with the data of later writes
+    int32_t prepared_ios; // how many of them
+    int32_t preparing;    // free slots into which a thread is generating data
+    int32_t count;        // free slots of all three kinds
     int32_t all;          // all slots: the queue depth
     int32_t allowed;      // slots whose buffers have memory; no more are taken
     int32_t operations;   // operations in progress
@@ -279,6 +303,8 @@ typedef struct {
     Operation *bulk;           // checkpoint operations with I/Os to start, after all others
     Operation *closing;        // operations whose last I/O has completed and that must close
     int64_t promised[2];       // sum of Operation.promised, by is_bulk
+    int64_t prepare_row;       // writes before this row are not prepared any more (prepare.c)
+    int64_t prepare_io;        // nor are the I/Os of this row before this one
     bool is_full;              // the first ready write has no space until something more ends
     pthread_cond_t woken;      // worker threads and copiers sleep on it
     int64_t watched_ns;        // due time that a sleeper waits for; INT64_MAX: none does
@@ -348,7 +374,8 @@ typedef struct {
     int64_t enter_ns;      // in io_uring_enter, or in calls that transfer data
     int64_t blocked_ns;    // of enter_ns: asleep with submissions in hand, because the block
                            // layer's queue was full or throttled
-    int64_t making_ns;     // generating the data of writes
+    int64_t making_ns;     // generating the data of writes that were due
+    int64_t preparing_ns;  // generating the data of writes that were not due yet
     int64_t copying_ns;    // copying from memory to memory
     int64_t touching_ns;   // populating pages of a memory tier
     int64_t checking_ns;   // verifying the data of reads
@@ -505,6 +532,16 @@ void operation_verify_data(Engine *engine, Use *use, const Step *step, const voi
                            int64_t bytes);
 // Writes the path of an object's file to `name`; returns the directory that it is relative to.
 int32_t operation_write_path(const Tier *tier, int64_t object, char *name);
+
+// prepare.c
+
+// Returns whether a slot is free and its buffer has memory.
+bool slots_has_free(Engine *engine, Slots *slots);
+// Takes a free slot for `step`: the one with its data if there is one.
+void slots_take(Engine *engine, Slots *slots, Step *step);
+// Generates the data of one I/O of a write that is due later than `now`, by the time `until_ns`.
+// Returns whether to call it again.
+bool prepare_next_io(Engine *engine, int queue_index, Use *use, int64_t now, int64_t until_ns);
 
 // threads.c
 

@@ -703,6 +703,8 @@ EXPORT void thread_run_virtual(Engine *engine, Use *use) {
 
 static void open_slots(Slots *slots, int32_t count) {
     *slots = (Slots){.free = memory_zeros(count + 1, sizeof(int32_t)),
+                     .blank = count,
+                     .prepared = memory_zeros(count + 1, sizeof(PreparedIo)),
                      .count = count,
                      .all = count,
                      .allowed = count};
@@ -767,8 +769,10 @@ EXPORT void engine_close(Engine *engine) {
     }
     pthread_mutex_destroy(&engine->order.lock);
     free(engine->slots.free);
+    free(engine->slots.prepared);
     free(engine->slots.operation);
     free(engine->copy_slots.free);
+    free(engine->copy_slots.prepared);
     free(engine->copy_slots.operation);
     free(engine->order.group);
     free(engine->order.retiring);

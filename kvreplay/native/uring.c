@@ -510,7 +510,8 @@ static int64_t fill_submission_queue(Loop *loop) {
         }
         const Operation *operation = some[count].operation;
         has_rest = some[count].act == MOVE && operation->next_io < operation->ios;
-        made += operation->row->op == WRITE ? some[count].bytes : 0;
+        bool is_made = operation->row->op == WRITE && !some[count].is_prepared;
+        made += is_made ? some[count].bytes : 0;
         count++;
     }
     // Set before the lock is released, so that whoever makes a row ready from now on wakes the
@@ -553,6 +554,13 @@ static int64_t fill_submission_queue(Loop *loop) {
     return rest < 0 ? 0 : rest < LONGEST_SLEEP_NS ? rest : LONGEST_SLEEP_NS;
 }
 
+// Returns whether the thread may generate data of later writes. While an I/O is in flight it must
+// not: its completion would be seen late, and its latency would be overstated.
+static bool may_prepare(const Loop *loop) {
+    const Job *job = loop->engine->job;
+    return job->is_open_loop && !loop->out && !job->data->copies_below;
+}
+
 // Carries out all steps of a queue until the job is over. Returns 0, an errno, or as open_ring.
 EXPORT int ring_run(Engine *engine, int queue) {
     Job *job = engine->job;
@@ -587,6 +595,12 @@ EXPORT int ring_run(Engine *engine, int queue) {
         int64_t rest = fill_submission_queue(loop);
         if (engine_is_over(engine) && !loop->out) {
             break;
+        }
+        if (rest && may_prepare(loop) &&
+            prepare_next_io(engine, queue, loop->use, engine_now_ns(engine),
+                            engine_now_ns(engine) + rest)) {
+            atomic_store_explicit(&engine->queue[queue].is_asleep, 0, memory_order_relaxed);
+            continue;
         }
         if ((code = submit_and_wait(loop, rest))) {
             break;

@@ -756,6 +756,9 @@ def _rate(
         measured_over_predicted=next(
             (rate.measured_over_predicted for rate in rates_of_ranks), None
         ),
+        p99_measured_over_predicted=next(
+            (rate.p99_measured_over_predicted for rate in rates_of_ranks), None
+        ),
     )
 
 

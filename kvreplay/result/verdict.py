@@ -169,6 +169,7 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
         late, offered, reached, _ = recorder.delivery(kinds)
     else:
         late, offered, reached = None, None, per_second(count, recorder.span_ns(kinds))
+    error = tier.error if isinstance(tier, SimulatedTier) else None
     return TierRate(
         tier=tier.name,
         is_simulated=tier.is_simulated,
@@ -181,9 +182,8 @@ def _rate(recorder: OperationRecorder[Tier], index: int, tier: Tier) -> TierRate
         asked_operations_per_s=offered,
         reached_operations_per_s=reached,
         end_late_ns=late,
-        measured_over_predicted=(
-            tier.measured_over_predicted if isinstance(tier, SimulatedTier) else None
-        ),
+        measured_over_predicted=None if error is None else error.bandwidth,
+        p99_measured_over_predicted=None if error is None else error.p99,
     )
 
 
@@ -314,7 +314,9 @@ def _of_threads(driven: Driven, *, is_copied: bool) -> JsonObject:
             facts["touch_share"] = share([thread.touching_ns for thread in spent])
             facts["copying_share"] = share([thread.copying_ns for thread in spent])
     if rings:
-        facts["submitter_busy_share"] = max(0.0, 1 - share([thread.asleep_ns for thread in rings]))
+        # Data is generated ahead only while nothing is due or in flight.
+        idle_ns = [thread.asleep_ns + thread.preparing_ns for thread in rings]
+        facts["submitter_busy_share"] = max(0.0, 1 - share(idle_ns))
         facts["kernel_share"] = share([thread.system_ns for thread in rings])
         facts["queue_full_share"] = min(1.0, max(thread.blocked_ns for thread in rings) / wall_ns)
     if copiers:

@@ -349,6 +349,13 @@ def _after(run: RunFile) -> Iterator[str]:
             f"MLPerf QoS compliance, {qos}: {'-' if share is None else percent(share)} within the"
             " p95 target"
         )
+    for rate in run.summary.judgement.tiers if run.summary.judgement else ():
+        if rate.p99_measured_over_predicted is not None:
+            low, high = rate.p99_measured_over_predicted
+            yield (
+                f"{rate.tier}: latencies are predicted; measured p99 was {low:.2g} to {high:.2g} times"
+                " the predicted one in 90 % of its drive file's held-out cells"
+            )
     if generation is not None:
         yield (
             f"data generation took {percent(generation.share_of_threads)} of the threads' time,"

@@ -66,16 +66,15 @@ class SimulatedTier(Tier):
         name: str,
         service: Service | None = None,
         drive: DriveModel | None = None,
-        measured_over_predicted: tuple[float, float] | None = None,
+        error: PredictionRanges | None = None,
     ) -> None:
         """Simulate the tier `name`.
 
         Without `service` its operations take no time (`null`). With `drive`, each I/O takes the
-        time of the drive model instead, whose error is `measured_over_predicted` (see
-        `bandwidth_range`).
+        time of the drive model instead, whose predictions have this `error`.
         """
         self.name, self.service, self._drive = name, service, drive
-        self.measured_over_predicted = measured_over_predicted
+        self.error = error
         self.alignment = 1 if drive is None else ALIGNMENT
         self.target = "null" if service is None else "sim"
         self.has_times = service is not None
@@ -373,7 +372,7 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, option: str
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
     service = _service(rates, int(latency_ns), source)
     return SimulatedTier(
-        name, service, DriveModel(drive.cells), measured_over_predicted=bandwidth_range(drive.cells)
+        name, service, DriveModel(drive.cells), error=prediction_ranges(drive.cells)
     )
 
 
@@ -433,16 +432,31 @@ def held_out(cells: Sequence[DriveCell]) -> DriveError | None:
     )
 
 
-def bandwidth_range(cells: Sequence[DriveCell]) -> tuple[float, float] | None:
-    """Return measured over predicted bandwidth: the range that holds 90 % of held-out cells.
+@dataclass(frozen=True, slots=True)
+class PredictionRanges:
+    """Measured over predicted figures: the ranges that hold 90 % of held-out cells.
 
-    A prediction times these two figures is the range to expect. None if there are too few cells
-    for a fit.
+    A prediction times these two figures is the range to expect.
     """
+
+    bandwidth: tuple[float, float]
+    p99: tuple[float, float] | None
+    """Of reads and of writes together; null if no cell had enough operations."""
+
+
+def prediction_ranges(cells: Sequence[DriveCell]) -> PredictionRanges | None:
+    """Return the errors of predictions from `cells`; None if there are too few for a fit."""
     ratios = _held_out_ratios(cells)
     if ratios is None:
         return None
-    low, high = np.quantile(1 / np.array(ratios.bandwidth), (0.05, 0.95))
+    return PredictionRanges(
+        _central_range(ratios.bandwidth), _central_range(ratios.p99) if ratios.p99 else None
+    )
+
+
+def _central_range(predicted_over_measured: Sequence[float]) -> tuple[float, float]:
+    """Return the range of measured over predicted that holds 90 % of the ratios."""
+    low, high = np.quantile(1 / np.array(predicted_over_measured), (0.05, 0.95))
     return float(low), float(high)
 
 

@@ -9,6 +9,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -156,28 +157,61 @@ def available_bytes() -> int | None:
     """Return the memory that this process can still allocate; null if unknown.
 
     It is the least of the kernel's available memory, the room in the limits of its control group
-    (version 2) and of the groups above, and the room in `ulimit -v`.
+    and of the groups above, and the room in `ulimit -v`.
     """
     lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
     rooms = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    groups = (sys_text(Path("/proc/self/cgroup")) or "").splitlines()
-    own_group = Path(
-        "/sys/fs/cgroup", *(line.removeprefix("0::/") for line in groups if line.startswith("0::/"))
-    )
-    for group in (own_group, *own_group.parents):
-        limit, used, stat = (
-            sys_text(group / f"memory.{name}") for name in ("max", "current", "stat")
-        )
-        if limit is not None and used is not None and limit.isdecimal():
-            # The kernel reclaims inactive file cache before it refuses memory.
-            cached = [
-                int(line.split()[1])
-                for line in (stat or "").splitlines()
-                if line.startswith("inactive_file ")
-            ]
-            rooms.append(int(limit) - int(used) + sum(cached))
+    rooms += _rooms_of_groups()
     address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     statm = sys_text(Path("/proc/self/statm"))
     if address_limit not in (resource.RLIM_INFINITY, -1) and statm is not None:
         rooms.append(address_limit - int(statm.split()[0]) * resource.getpagesize())
     return max(0, min(rooms)) if rooms else None
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupFiles:
+    """Where a version of control groups has the memory of a group, and in which files."""
+
+    root: str
+    limit: str
+    used: str
+    cached: str
+    """Name, in memory.stat, of file cache that the kernel reclaims before it refuses memory."""
+
+
+_GROUPS = {
+    "0::": _GroupFiles("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    "memory": _GroupFiles(
+        "/sys/fs/cgroup/memory",
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        "total_inactive_file",
+    ),
+}
+"""By the controllers in a line of /proc/self/cgroup: version 2, which names none, and version 1."""
+
+
+def _rooms_of_groups() -> list[int]:
+    """Return the room in each limit of this process's control groups, and of those above them."""
+    rooms = []
+    for line in (sys_text(Path("/proc/self/cgroup")) or "0::/").splitlines():
+        number, _colon, rest = line.partition(":")
+        controllers, _colon, path = rest.partition(":")
+        files = _GROUPS.get(controllers or f"{number}::")
+        if files is None:
+            continue
+        own_group = Path(files.root, path.lstrip("/"))
+        for group in (own_group, *own_group.parents):
+            if not group.is_relative_to(files.root):
+                break
+            limit, used = sys_text(group / files.limit), sys_text(group / files.used)
+            if limit is None or used is None or not limit.isdecimal():
+                continue
+            cached = [
+                int(each.split()[1])
+                for each in (sys_text(group / "memory.stat") or "").splitlines()
+                if each.startswith(f"{files.cached} ")
+            ]
+            rooms.append(int(limit) - int(used) + sum(cached))
+    return rooms

@@ -11,10 +11,15 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from copy import copy
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +30,7 @@ from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.page_checksums import verify_pages
 from kvtrace.core.schema import (
     MOST,
     OBJECTS,
@@ -161,6 +167,18 @@ class Reader:
 
         An extra column that the file lacks has its default.
         """
+        yield from self._read_all(columns, self._read)
+
+    def large_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as `batches` does, in batches of up to a row group.
+
+        Threads may unpack and check row groups ahead of the caller. On two processors this takes
+        half the time of `batches`, and some 100 MB more memory.
+        """
+        yield from self._read_all(columns, self._read_ahead)
+
+    def _read_all(self, columns: Sequence[str] | None, read: _ReadRows) -> Iterator[pa.RecordBatch]:
+        """Yield all rows, with the named columns or with all, as `read` yields them."""
         names = list(columns) if columns is not None else [*self.table.names, *self.extras]
         absent = {column.name for column in self.table.extras} - set(self.extras)
         stored_names = [name for name in names if name not in absent]
@@ -168,7 +186,7 @@ class Reader:
             # One column must be read, for the number of rows.
             stored_names = self.table.names[:1]
         check = RowCheck(self.table, self.meta, self.path)
-        yield from self._read(stored_names, names, check)
+        yield from read(stored_names, names, check)
         if check.row != self.meta.rows:
             raise TraceError(
                 f"its metadata says {self.meta.rows} rows, but it holds {check.row}", path=self.path
@@ -187,6 +205,16 @@ class Reader:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the columns `names`, checked by `check`; the file contains `stored_names`."""
         raise NotImplementedError
+
+    def _read_ahead(
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the same rows as `_read`, in larger batches if the file has row groups."""
+        return self._read(stored_names, names, check)
+
+
+_ReadRows = Callable[[Sequence[str], Sequence[str], "RowCheck"], "Iterator[pa.RecordBatch]"]
+"""`Reader._read` or `Reader._read_ahead`."""
 
 
 class ParquetReader(Reader):
@@ -270,11 +298,24 @@ class ParquetReader(Reader):
                     column=column.name,
                 )
 
+    @property
+    def has_digest(self) -> bool:
+        """Whether the footer has a digest of the metadata, as every file that kvtrace writes has."""
+        return _DIGEST_KEY in (self._file.metadata.metadata or {})
+
     def _read(
-        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+        self,
+        stored_names: Sequence[str],
+        names: Sequence[str],
+        check: RowCheck,
+        first_group: int = 0,
     ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from the row group `first_group` on."""
         batches = self._file.iter_batches(
-            batch_size=BATCH_ROWS, columns=stored_names, use_threads=False
+            batch_size=BATCH_ROWS,
+            columns=stored_names,
+            row_groups=range(first_group, self._file.num_row_groups),
+            use_threads=False,
         )
         try:
             for batch in batches:
@@ -285,6 +326,54 @@ class ParquetReader(Reader):
         except (pa.ArrowException, OSError) as error:
             message = f"damaged after this row: {_first_line(error)}"
             raise TraceError(message, path=self.path, row=check.row) from None
+
+    def _read_ahead(
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield a batch a row group; threads unpack and check the next groups meanwhile."""
+        footer = self._file.metadata
+        groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
+        # Groups of another writer may be so large that several do not fit into memory.
+        if len(groups) <= 1 or any(group.total_byte_size > _ROW_GROUP_BYTES for group in groups):
+            yield from self._read(stored_names, names, check)
+            return
+
+        def unpack(index: int, first_row: int) -> tuple[list[pa.RecordBatch], RowCheck]:
+            # Each task opens the file, because threads cannot share a reader. They share the footer.
+            file = pq.ParquetFile(
+                self.path, metadata=footer, page_checksum_verification=True, pre_buffer=False
+            )
+            rows = file.read_row_group(index, columns=list(stored_names), use_threads=False)
+            group_check = check.start_at(first_row)
+            batches = [
+                group_check.check_batch({name: batch.column(name) for name in stored_names}, names)
+                for batch in rows.to_batches()
+            ]
+            return batches, group_check
+
+        first_rows = accumulate((group.num_rows for group in groups[:-1]), initial=0)
+        tasks = deque(enumerate(first_rows))
+        workers = min(len(os.sched_getaffinity(0)), _MAX_READ_THREADS)
+        with ThreadPoolExecutor(workers, thread_name_prefix="read") as pool:
+            pending: deque[Future[tuple[list[pa.RecordBatch], RowCheck]]] = deque()
+            try:
+                for index in range(len(groups)):
+                    while tasks and len(pending) <= workers:
+                        pending.append(pool.submit(unpack, *tasks.popleft()))
+                    try:
+                        batches, group_check = pending.popleft().result()
+                    except (TraceError, pa.ArrowInvalid, OSError):
+                        # Small batches find the first row that is wrong.
+                        yield from self._read(stored_names, names, check, index)
+                        return
+                    check.advance(group_check)
+                    yield from batches
+            finally:
+                pool.shutdown(cancel_futures=True)
+
+
+_MAX_READ_THREADS = 4
+"""Threads that unpack row groups. Each has a row group in memory, of some 20 MB."""
 
 
 class RowCheck:
@@ -299,8 +388,23 @@ class RowCheck:
         self.row = 0
         self._table, self._meta, self._path = table, meta, path
         self._max_object_number = max_object_number(path, meta) if table is TRACE else 0
-        self._totals: dict[str, float] = {}
+        self.totals: dict[str, float] = {}
         """The sum of the values so far, by name of each column in bytes."""
+
+    def start_at(self, row: int) -> RowCheck:
+        """Return a check of the rows of the same file from the row `row` on."""
+        check = copy(self)
+        check.row, check.totals = row, {}
+        return check
+
+    def advance(self, check: RowCheck) -> None:
+        """Count the rows of `check`, which started where this one stands.
+
+        TraceError if a column in bytes then adds up to more than 4 EiB.
+        """
+        for name, total in check.totals.items():
+            self._add_total(self._table.column(name), total)
+        self.row = check.row
 
     def check_batch(self, columns: Mapping[str, Any], names: Sequence[str]) -> pa.RecordBatch:
         """Return the next rows with the columns `names` in the exact types of the table.
@@ -376,9 +480,13 @@ class RowCheck:
             if largest * len(array) > MOST:
                 # The sum might not fit 64 bits: each row of a batch may have a PiB.
                 array = array.cast("float64", safe=False)
-            self._totals[column.name] = self._totals.get(column.name, 0) + pc.sum(array).as_py()
-            if self._totals[column.name] > MOST:
-                raise self._error_at(0, column, "all up to these rows add up to over 4 EiB")
+            self._add_total(column, pc.sum(array).as_py())
+
+    def _add_total(self, column: Column, total: float) -> None:
+        """Add `total` to the sum of `column`; TraceError if that is more than 4 EiB."""
+        self.totals[column.name] = self.totals.get(column.name, 0) + total
+        if self.totals[column.name] > MOST:
+            raise self._error_at(0, column, "all up to these rows add up to over 4 EiB")
 
     def _encode_values(self, array: pa.Array, column: Column) -> pa.Array:
         """Return texts as codes of the column's closed set; TraceError for a text not in it."""
@@ -808,10 +916,24 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     return CsvReader(path, table)
 
 
+def open_verified(path: Path | str, table: Table | None = None) -> Reader:
+    """Return a reader of the file at `path` after a check that its bytes are what was written.
+
+    Callers use it before another library, such as DuckDB, reads the file without our checks. The
+    checksums of all pages are verified, which takes a tenth of the time of a query. The rows are
+    checked only if kvtrace did not write the file, or a page has no checksum; `kvtrace validate`
+    checks them always. TraceError as in `open_table`, for damaged pages, or for a row that a reader
+    refuses.
+    """
+    reader = open_table(path, table)
+    if isinstance(reader, ParquetReader) and verify_pages(reader.path) and reader.has_digest:
+        return reader
+    return open_checked(path, table)
+
+
 def open_checked(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file at `path` after a check of all its rows.
 
-    Callers use it before another library, such as DuckDB, reads the file itself without our checks.
     TraceError as in `open_table`, or for a row that a reader refuses.
     """
     reader = open_table(path, table)
@@ -830,7 +952,7 @@ def open_checked(path: Path | str, table: Table | None = None) -> Reader:
 @lru_cache
 def _check_rows(path: Path, table: Table, *_status: int) -> None:
     """Read all rows of the file at `path`; a file with an equal `_status` is not read again."""
-    for _batch in open_table(path, table).batches():
+    for _batch in open_table(path, table).large_batches():
         pass
 
 

@@ -5,6 +5,7 @@
 //     -> validate_operation    is the object there, as long as the row says?
 //     -> validate_stage        do the stages of a request follow each other?
 //     -> validate_apply        what is live after it; does it fit the tier?
+//     validate_count       the operations and bytes of rows, by tier, operation and phase
 #include "validate.h"
 
 // Why the stage of a row is not possible, or ROW_CAN_BE.
@@ -57,16 +58,25 @@ typedef struct {
     const int64_t *length_bytes;
     const int64_t *request;
     const int32_t *stage;
-    const int64_t *cell;     // Where Validation.sizes has the row's object in its tier.
-    const int64_t *instance; // Where Validation.instances has the row's instance of the tier.
+    const int64_t *cell;     // Where Validation.sizes has the row's object in its tier,
+    const int64_t *instance; // and Validation.instances its instance, if there are nodes.
 } ValidatedRows;
+
+// Where Validation.sizes has the object of row `i` in its tier.
+static int64_t *validate_size(Validation *validation, const ValidatedRows *rows, int64_t i) {
+    int64_t cell = validation->has_nodes
+                       ? rows->cell[i]
+                       : rows->object[i] * validation->tiers_count + rows->tier[i];
+    return &validation->sizes[cell];
+}
 
 // Applies row `i`; returns why the tier cannot hold the outcome, or ROW_CAN_BE.
 static int64_t validate_apply(Validation *validation, const ValidatedRows *rows, int64_t i) {
     ValidatedTier *tier = &validation->tiers[rows->tier[i]];
-    int64_t *size = &validation->sizes[rows->cell[i]];
+    int64_t *size = validate_size(validation, rows, i);
     int64_t *extent = &validation->extents[rows->object[i]];
-    int64_t *instance_bytes = &validation->instances[rows->instance[i]];
+    int64_t instance = validation->has_nodes ? rows->instance[i] : rows->tier[i];
+    int64_t *instance_bytes = &validation->instances[instance];
     int64_t op = rows->op[i];
     int64_t live_bytes = max_of(0, *size);
     int64_t end = rows->offset_bytes[i] + rows->length_bytes[i];
@@ -100,7 +110,7 @@ static int64_t validate_row(Validation *validation, const ValidatedRows *rows, i
         validation->before = validation->last_ns;
         return TIME_BACKWARDS;
     }
-    int64_t live_bytes = max_of(0, validation->sizes[rows->cell[i]]);
+    int64_t live_bytes = max_of(0, *validate_size(validation, rows, i));
     validation->before = live_bytes;
     int64_t fault =
         validate_operation(rows->op[i], live_bytes, rows->offset_bytes[i], rows->length_bytes[i]);
@@ -140,4 +150,16 @@ EXPORT int64_t validate_rows(Validation *validation, int64_t count, const int64_
         }
     }
     return ROW_CAN_BE;
+}
+
+// Adds the rows to the operations and bytes of each tier, operation and phase: arrays of
+// [tiers][ops][phases].
+EXPORT void validate_count(int64_t count, const int8_t *tier, const int8_t *op, const int8_t *phase,
+                           const int64_t *length_bytes, int64_t ops, int64_t phases,
+                           int64_t *operations, int64_t *bytes) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t cell = (tier[i] * ops + op[i]) * phases + phase[i];
+        operations[cell]++;
+        bytes[cell] += length_bytes[i];
+    }
 }

@@ -32,6 +32,7 @@ typedef struct {
 
 typedef struct {
     bool is_strict;    // Impossible rows are reported; otherwise bytes are only counted.
+    bool has_nodes;    // Nodes have instances of a tier of their own.
     int64_t last_ns;   // The time of the last row.
     int64_t fault_row; // The index, in its batch, of the row that is not possible.
     int64_t before;    // The value that contradicts this row.

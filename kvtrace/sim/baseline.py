@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 from msgspec import UNSET
 
+from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import (
     Percentiles,
     PrefillStats,
@@ -71,7 +72,7 @@ class Baseline:
             raise _StoppedError
 
     def run(self) -> SimulationStats | None:
-        """Simulate, and return the counters; None if the simulation was stopped."""
+        """Simulate, and return the counters; None if stopped, or with too little memory for it."""
         preset, model, load, ranks = self._arguments
         try:
             with Simulation(
@@ -85,7 +86,7 @@ class Baseline:
 
                 simulation.run(sink)
                 return simulation.stats()
-        except _StoppedError:
+        except (_StoppedError, OutOfMemory):
             return None
 
 

@@ -29,7 +29,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
+from weakref import WeakSet
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -77,7 +78,7 @@ from kvtrace.sim.service_level import ServiceLevel
 FOREVER_NS = 2**62
 # Initial capacity of the tables of slots, requests in flight, and objects of one request.
 ROOM = 1024
-_RESERVE_BYTES = 64 << 20
+_RESERVE_BYTES = 128 << 20
 """Memory that must be free for the arrays of one flush of rows."""
 
 
@@ -586,8 +587,22 @@ class GrowableTables:
     Growing remaps their pages: copying gigabytes would take longer than filling them.
     """
 
+    _all: ClassVar[WeakSet[GrowableTables]] = WeakSet()
+    """Those of all simulations in this process: a baseline runs beside the simulation."""
+
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
+        self.unfilled_bytes: dict[str, int] = {}
+        """By table: bytes of its last extension, which the kernel grants when they are filled."""
+        GrowableTables._all.add(self)
+
+    def _check_extension(self, name: str, added_bytes: int) -> None:
+        """Raise OutOfMemory unless `name` may grow, and all other tables fill what they have."""
+        self.unfilled_bytes[name] = added_bytes
+        check_memory(
+            _RESERVE_BYTES
+            + sum(sum(tables.unfilled_bytes.values()) for tables in list(GrowableTables._all))
+        )
 
     def extend(self, owner: Structure, name: str, added: int) -> Array:
         """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
@@ -595,7 +610,7 @@ class GrowableTables:
         count, dtype = len(table), table.dtype
         size_bytes = (count + added) * dtype.itemsize
         memory = self._memory.get(name)
-        check_memory(added * dtype.itemsize)
+        self._check_extension(name, added * dtype.itemsize)
         try:
             if memory is not None:
                 try:
@@ -827,11 +842,12 @@ class Simulation:
         with defer_signals() as signals:
             is_ended = _simulate(self.world) and answer(records.FLUSH, 0)
             # The counters are read here. Prompts that still wait get their first tokens after it,
-            # without effect on the counters.
-            self.places, self._fleet_stats = (
-                fleet.all_tiers(self.world),
-                fleet.fleet_stats(self.preset.fleet, self.world),
-            )
+            # without effect on the counters. Counting takes memory, of which there may be none left.
+            if not failed:
+                self.places, self._fleet_stats = (
+                    fleet.all_tiers(self.world),
+                    fleet.fleet_stats(self.preset.fleet, self.world),
+                )
             handlers[records.FLUSH] = lambda _need: self._flush()
             is_ended = _finish(self.world, is_ended)
         if failed or not (is_ended or signals):

@@ -63,7 +63,9 @@ def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
     shape = (max(1, len(meta.tiers)), len(ops), len(phases))
     counts, sizes = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     ends_ns, simulated = list[int](), (meta.stats or {}).get("tiers") or []
-    for batch in reader.batches():
+    # A lenient ledger reads no stages, and nothing counts ranks.
+    names = [name for name in (*TRACE.names, *reader.extras) if name not in ("stage", "rank")]
+    for batch in reader.large_batches(names):
         ledger.apply(batch)
         if batch.num_rows:
             times = batch.column("ts_ns").to_numpy()
@@ -102,13 +104,12 @@ def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
 
 
 def _count(batch: pa.RecordBatch, counts: Array, sizes: Array) -> None:
-    tier = batch.column("tier").to_numpy().astype(np.int64)
-    op, phase = (batch.column(n).indices.to_numpy() for n in ("op", "phase"))
-    cell = (tier * counts.shape[1] + op) * counts.shape[2] + phase
-    counts += np.bincount(cell, minlength=counts.size).reshape(counts.shape)
-    # The weights of bincount are doubles, which are inexact above 2^53 bytes, so integers are added
-    # per cell.
-    np.add.at(sizes.reshape(-1), cell, batch.column("length_bytes").to_numpy())
+    """Add the operations and bytes of `batch` to those of each tier, operation and phase."""
+    tier, op, phase = (
+        np.ascontiguousarray(numbers(batch.column(name), I1)) for name in ("tier", "op", "phase")
+    )
+    length_bytes = np.ascontiguousarray(numbers(batch.column("length_bytes")))
+    _count_rows(batch.num_rows, tier, op, phase, length_bytes, *counts.shape[1:], counts, sizes)
 
 
 def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
@@ -191,7 +192,7 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
     documents: set[int] = set()
-    for batch in reader.batches():
+    for batch in reader.large_batches():
         ledger.apply(batch)
         is_retrieved = batch.column("phase").indices.to_numpy() == _RETRIEVE
         documents.update(batch.column("object_id").to_numpy()[is_retrieved].tolist())
@@ -284,7 +285,7 @@ def monthly_costs(
     if not priced or not span_ns:
         return []
     counts = np.zeros((len(tiers), len(Op), len(Phase)), np.int64)
-    for batch in open_table(trace, TRACE).batches(("tier", "op", "phase", "length_bytes")):
+    for batch in open_table(trace, TRACE).large_batches(("tier", "op", "phase", "length_bytes")):
         _count(batch, counts, np.zeros_like(counts))
     counts[:, :, enum_code(TRACE, "phase", Phase.POPULATE)] = 0
     reads, writes = (
@@ -346,6 +347,7 @@ class Ledger:
             _ALL_NODES if tier.instance_nodes is UNSET else tier.instance_nodes for tier in tiers
         ]
         self._shared = np.array(nodes, np.int64) if set(nodes) - {_ALL_NODES} else None
+        self._validation.has_nodes = self._shared is not None
         self._instances, self._cells = Numbers(0), Numbers(0)
         """Dense numbers of the instances of tiers, and of the objects in each instance."""
 
@@ -375,15 +377,25 @@ class Ledger:
         return self._validation.tiers["peak_bytes"]
 
     def apply(self, batch: pa.RecordBatch) -> None:
-        """Apply the rows of `batch`; TraceError at the first invalid row."""
+        """Apply the rows of `batch`; TraceError at the first invalid row.
+
+        A lenient ledger needs no column `stage`.
+        """
         columns = {
             name: np.ascontiguousarray(numbers(batch.column(name), kind))
             for name, kind in _COLUMNS.items()
+            if name in batch.schema.names
         }
+        if "stage" not in columns:
+            columns["stage"] = np.empty(0, I4)
         books = self._validation
-        instance = tier = columns["tier"].astype(np.int64)
-        cell = columns["object_id"] * len(self.tiers) + tier
+        objects, requests = (
+            int(columns[name].max(initial=-1)) + 1 for name in ("object_id", "request_id")
+        )
+        cells = objects * len(self.tiers)
+        cell = instance = np.empty(0, np.int64)
         if self._shared is not None:
+            tier = columns["tier"].astype(np.int64)
             node = (
                 batch.column("node").to_numpy().astype(np.int64)
                 if "node" in batch.schema.names
@@ -395,10 +407,8 @@ class Ledger:
                 np.int64
             )
             books.instances = grown(books.instances, self._instances.count, 0)
-        books.sizes = grown(books.sizes, int(cell.max(initial=-1)) + 1, 0)
-        objects, requests = (
-            int(columns[name].max(initial=-1)) + 1 for name in ("object_id", "request_id")
-        )
+            cells = int(cell.max(initial=-1)) + 1
+        books.sizes = grown(books.sizes, cells, 0)
         books.extents = grown(books.extents, objects, -1)
         books.stages = grown(books.stages, min(requests, self._total_rows + DENSE_SLACK), -1)
         if code := _enter(books, batch.num_rows, *columns.values(), cell, instance):
@@ -407,7 +417,7 @@ class Ledger:
 
     def _fault(self, code: int, columns: Columns) -> TraceError:
         fault_row = self._validation.fault_row
-        row = {name: int(column[fault_row]) for name, column in columns.items()}
+        row = {name: int(column[fault_row]) for name, column in columns.items() if len(column)}
         tier = self.tiers[row["tier"]]
         column, text = FAULTS[_CODES[code]]
         message = text.format(
@@ -424,4 +434,5 @@ _COLUMNS = {
     "stage": I4,
 }  # fmt: skip
 _CODES = {code: name for name, code in WORLD.constants.items() if name in FAULTS}
+_count_rows = function("validate_count", int, I1, I1, I1, I8, int, int, I8, I8)
 _enter = function("validate_rows", StructAt, int, *_COLUMNS.values(), I8, I8, returns=int)

@@ -52,6 +52,7 @@ _SLOT = struct.Struct("qqdqq")
 """Of a worker: the case that it is at, cases done, when it began, readings and commands done."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ERROR = re.compile(r"kv(trace|replay|distill): error: ")
+_NO_ROOM = re.compile(r"(?i)memory|failed to launch worker thread")
 _FORMULA = re.compile(r"[=+@\t\r]|-(?![0-9.])")
 
 
@@ -228,6 +229,10 @@ def work(
             _SLOT.pack_into(slot, 0, case, done, time.monotonic(), readings, commands)
             failure, is_command = attempt(seed, case, folder, share)
             _empty(folder)
+            if failure is not None and case != first and _NO_ROOM.search(failure.why):
+                # The limit is on address space, which allocators keep from case to case: a fresh
+                # worker tries the case again.
+                break
             done, readings, commands = done + 1, readings + (not is_command), commands + is_command
             case += step
             if failure is not None:

@@ -38,6 +38,14 @@ def test_each_option_that_a_heading_names_exists():
     assert named <= known
 
 
+def test_summaries_are_the_first_paragraphs_of_the_help():
+    for program in PROGRAMS:
+        group = typer.main.get_command(importlib.import_module(f"{program}.cli").app)
+        for name, summary in group.summaries.items():
+            paragraph = group.get_command(None, name).help.split("\n\n")[0]
+            assert summary == " ".join(paragraph.split())
+
+
 NAMES = [(program, name) for program, name, _ in commands()]
 MOST_COMMON = 18
 

@@ -1,14 +1,8 @@
 -- Sizes of completed operations by tier and operation: count, distinct sizes, percentiles (nearest rank, with enough
--- operations) and the most frequent sizes. Deletes transfer nothing in a run.
-WITH counted AS (
-    SELECT tier, op::VARCHAR AS op, bytes AS size, count(*) AS n
-    FROM measured
-    WHERE outcome = 'ok' AND bytes IS NOT NULL AND (op <> 'delete' OR $has_deletes)
-    GROUP BY ALL
-),
-ranked AS (
+-- operations) and the most frequent sizes. The table `size_counts` is that of run_size_counts.
+WITH ranked AS (
     SELECT *, sum(n) OVER (PARTITION BY tier, op ORDER BY size) AS upto, sum(n) OVER (PARTITION BY tier, op) AS total
-    FROM counted
+    FROM size_counts
 )
 SELECT tier, op, sum(n)::BIGINT AS ops, count(*) AS "distinct", min(size) AS min_bytes,
     min(size) FILTER (total >= 2 AND 2 * upto >= total) AS p50_bytes,

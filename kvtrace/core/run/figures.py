@@ -425,6 +425,8 @@ class TierRate(msgspec.Struct, frozen=True, kw_only=True):
 
     `reached_bytes_per_s` is a prediction then; times these two figures it is the expected range.
     """
+    p99_measured_over_predicted: tuple[float, float] | None = None
+    """The same for the p99 latencies of the tier's reads and writes."""
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -337,6 +337,8 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": "1"}}]}', "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": ', "not fio's JSON"),
         ("fio-log", "a_lat.1.log", "1, 2\n", "has 2 columns"),
+        # The second line has a window's mean and maximum, for which the first has too few columns.
+        ("fio-log", "a_bw.1.log", "0, 0, 0, 0\n500, 1001, 10, 0, 0, 0\n", "has 4 columns"),
         ("fio-log", "a_clat_hist.1.log", "100, 0, 4096, 1, 2\n", "2 latency bins"),
         ("bpftrace", "a.txt", "Attaching 1 probe...\n", "no histogram"),
         (

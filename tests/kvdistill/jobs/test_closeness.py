@@ -14,9 +14,7 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     CheckedRun,
     ClosenessPair,
     ObservedRun,
-    Side,
     Stream,
-    Verdict,
     compare,
     device_figures,
     figures_of,
@@ -26,9 +24,17 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     mrc_error,
     sampling_error,
     size_tv,
-    verdicts,
 )
 from kvdistill.jobs.job import FioMode, JobOptions
+from kvdistill.jobs.second_replay import judge_again, misses_depth
+from kvdistill.jobs.verdicts import (
+    Compared,
+    Side,
+    StreamFigures,
+    Verdict,
+    explain_misses,
+    judge,
+)
 from kvdistill.profile.locality import BLOCK_BYTES, block_accesses, block_locality
 from kvdistill.profile.profile import (
     DepthProfile,
@@ -75,7 +81,7 @@ def test_the_distance_to_itself_is_nothing():
     assert (found.size_tv, found.gap_ks, found.end_slip, found.has_same_ios) == (0, 0, 0, True)
     assert found.mean_depth is None
     assert found.ios_per_s == 1000
-    missed = {v.name for v in verdicts(found, figures_of("source", SOURCE)) if not v.passes}
+    missed = {v.name for v in judge(found, figures_of("source", SOURCE)) if not v.passes}
     # Nobody looked at the device.
     assert missed == {"queue depth", "seen at the device"}
 
@@ -133,16 +139,14 @@ def test_lateness_and_other_io_fail_their_targets():
     found = job_figures("late", late, SOURCE, is_replay=True, mean_depth=None)
     assert found.end_slip == pytest.approx(0.02)
     assert (found.late_p50_us, found.late_p99_us) == (0, None)
-    failed = {v.name for v in verdicts(found, figures_of("s", SOURCE)) if v.passes is False}
+    failed = {v.name for v in judge(found, figures_of("s", SOURCE)) if v.passes is False}
     assert failed == {"I/Os a second", "bytes a second", "end of the replay"}
-    found_late = verdicts(
-        msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE)
-    )
+    found_late = judge(msgspec.structs.replace(found, late_p50_us=200_000), figures_of("s", SOURCE))
     why = "200 ms"
     assert all(shows(v.reason, why) for v in found_late if v.name in failed)
     # One of its three gaps is another: 4 arrivals tell no more.
     (gap,) = (
-        v for v in verdicts(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS"
+        v for v in judge(found, figures_of("s", SOURCE)) if v.name == "gaps between arrivals, KS"
     )
     assert (gap.value, gap.passes) == (pytest.approx(1 / 3), None)
     other = stream(
@@ -185,14 +189,14 @@ def test_what_chance_explains_neither_passes_nor_fails():
     )
     found = job_figures("d", drawn, SOURCE, is_replay=False, mean_depth=None)
     assert found.read_share == 0.75
-    first = verdicts(found, figures_of("s", SOURCE), sampling_error(SOURCE, 4, 1 << 31))[0]
+    first = judge(found, figures_of("s", SOURCE), sampling_error(SOURCE, 4, 1 << 31))[0]
     assert (first.value, first.passes, first.reason) == (0.5, None, Saying("4 operations"))
     # SamplingError falls with the square root of the draws, down to the bound of 1.5 %.
     chance = sampling_error(SOURCE, 4, 1 << 31)
     assert first.operations_factor == pytest.approx((chance.read_share / 0.015) ** 2)
     many = sampling_error(SOURCE, round(4 * first.operations_factor), 1 << 31)
     assert many.read_share == pytest.approx(0.015, rel=1e-3)
-    settled = verdicts(found, figures_of("s", SOURCE))[0]
+    settled = judge(found, figures_of("s", SOURCE))[0]
     assert (settled.passes, settled.operations_factor) == (False, None)
 
 
@@ -215,6 +219,79 @@ def test_splits_by_the_device_do_not_fail_a_drawn_job():
     assert (found[FioMode.REUSE.job].passes, found[FioMode.REPLAY.job].passes) == (False, True)
     # Without the exact replay, or where that was not seen at the device, nothing is known of it.
     assert _excuse_device_splits([near, far])[0].verdicts[0].passes is False
+
+
+def compared(figures: StreamFigures, source: StreamFigures, **fields: object) -> Compared:
+    return Compared(
+        **{
+            "mode": FioMode.REPLAY,
+            "figures": figures,
+            "source": source,
+            "issued": 1000,
+            "is_replayed": True,
+            "has_lanes": False,
+            "has_null_engine": False,
+            "has_closed_loop": False,
+            "replayed_gap_ks": None,
+        }
+        | fields
+    )
+
+
+def test_a_split_at_an_extent_is_not_a_miss():
+    def side(requests: int) -> StreamFigures:
+        return msgspec.structs.replace(
+            figures_of("j", SOURCE, Side.DEVICE),
+            requests=requests,
+            ios_per_s=requests / 5,
+            has_same_ios=True,
+        )
+
+    missed = [
+        Verdict("I/Os a second", "within 1.5 %", -0.0196, False),
+        Verdict("block-size mismatch", "<= 1.5 %", 0.03, False),
+        Verdict("bytes a second", "within 1.5 %", 0.02, False),
+    ]
+    # 20 of 1,000 I/Os became two requests each in kvreplay's file: a size mismatch of at most 4 %.
+    found = explain_misses(missed, compared(side(1000), side(1020)))
+    assert [(each.value, each.passes) for each in found] == [(0, True), (0.03, None), (0.02, False)]
+    # Without a split, or if one I/O in ten is split, the misses stand.
+    assert explain_misses(missed, compared(side(1000), side(1000))) == missed
+    assert explain_misses(missed, compared(side(1000), side(1100))) == missed
+
+
+@pytest.mark.parametrize(
+    ("replayed", "passes"), [(0.02, None), (0.011, None), (0.009, False), (0.0, False)]
+)
+def test_gaps_are_judged_by_those_that_kvreplay_kept(replayed, passes):
+    # 101 arrivals: one late arrival changes 2 of 100 gaps.
+    side = msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), arrivals=101)
+    missed = Verdict("gaps between arrivals, KS", "<= 0.03", 0.031, False)
+    found = explain_misses([missed], compared(side, side, replayed_gap_ks=replayed))
+    assert found[0].passes is passes
+
+
+@pytest.mark.parametrize(
+    ("job", "first", "second", "passes", "value"),
+    [
+        (13.0, 10.0, 11.0, True, 13 / 11 - 1),  # the replays are within 25 % of each other
+        (10.5, 10.0, 11.0, True, 0.0),
+        (13.0, 10.0, 14.0, None, 0.3),  # they are not: the disk does not repeat
+        (20.0, 10.0, 14.0, False, 1.0),  # further off than 25 % from both
+    ],
+)
+def test_a_missed_depth_is_judged_by_two_replays(job, first, second, passes, value):
+    def side(depth: float) -> StreamFigures:
+        return msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), mean_depth=depth)
+
+    missed = Verdict("queue depth", "within 25 %", job / first - 1, False)
+    pair = ClosenessPair(
+        job=FioMode.REPLAY.job, window="all", source=side(first), fio=side(job), verdicts=[missed]
+    )
+    assert misses_depth([pair])
+    found = judge_again([pair], side(second))[0].verdicts[0]
+    assert found.passes is passes
+    assert found.value == pytest.approx(value)
 
 
 def test_chance_of_equal_operations_follows_the_binomial():
@@ -291,7 +368,7 @@ def test_one_instant_has_no_rate_and_no_gaps():
     assert (source.ios_per_s, source.bytes_per_s) == (None, None)
     found = job_figures("x", SOURCE, burst, is_replay=False, mean_depth=None)
     assert found.gap_ks is None
-    assert [v.passes for v in verdicts(found, source, sampling_error(burst, 4, 1 << 31))][1:3] == [
+    assert [v.passes for v in judge(found, source, sampling_error(burst, 4, 1 << 31))][1:3] == [
         None,
         None,
     ]
@@ -330,7 +407,7 @@ def test_the_error_of_the_miss_ratio_curve_by_hand():
         job_figures("x", turns, pairs, is_replay=True, mean_depth=None),
         figures_of("s", pairs),
     )
-    row = next(v for v in verdicts(found, source) if v.name == "miss-ratio curve")
+    row = next(v for v in judge(found, source) if v.name == "miss-ratio curve")
     assert (row.value, row.passes) == (0.25, False)
 
 
@@ -368,12 +445,12 @@ def test_what_the_device_sees_in_parts_is_refused():
     assert logged.size_tv == 0
     for stream, passes in ((whole, True), (split, False)):
         found = device_figures("replay", logged, stream, PROFILE, whole, has_gaps=True)
-        verdict = {v.name: v.passes for v in verdicts(found, figures_of("s", whole))}
+        verdict = {v.name: v.passes for v in judge(found, figures_of("s", whole))}
         assert verdict["block-size mismatch"] is passes
         assert verdict["I/Os a second"] is passes
         assert "seen at the device" not in verdict
     # Nobody may say that it passes who has not looked.
-    unseen = {v.name: v.passes for v in verdicts(logged, figures_of("s", whole))}
+    unseen = {v.name: v.passes for v in judge(logged, figures_of("s", whole))}
     assert unseen["seen at the device"] is None
 
 
@@ -395,5 +472,5 @@ def test_one_late_arrival_of_a_short_replay_is_no_miss():
     judged = {}
     for gaps in (1, 2, 3):
         late = msgspec.structs.replace(found, gap_ks=gaps / 27)
-        (judged[gaps],) = (v.passes for v in verdicts(late, source) if v.name.startswith("gaps"))
+        (judged[gaps],) = (v.passes for v in judge(late, source) if v.name.startswith("gaps"))
     assert judged == {1: None, 2: None, 3: False}

@@ -13,7 +13,7 @@ import pytest
 from conftest import TRACES, run_cli
 from kvdistill_rows import distil_rows, io, stat_job, write_hand, write_jobs
 
-from kvdistill.jobs import check, closeness, fio_jobs, fio_stat
+from kvdistill.jobs import check, closeness, fio_jobs, fio_stat, verdicts
 from kvdistill.jobs.fio_run import disk_of, run_observed
 from kvdistill.jobs.fio_sections import on_null
 from kvdistill.jobs.job import FioMode, FioVersion, JobOptions, run_fio
@@ -134,9 +134,9 @@ def test_the_log_in_the_folder_is_the_one_that_was_checked(tmp_path, monkeypatch
     """A log in relative microseconds that needed no correction was judged, and one in milliseconds
     left there.
     """
-    gaps = closeness.Verdict(closeness.GAPS, "", 0.01, passes=True)
+    gaps = verdicts.Verdict(verdicts.GAPS, "", 0.01, passes=True)
     fio = SimpleNamespace(
-        side=closeness.Side.DEVICE,
+        side=verdicts.Side.DEVICE,
         gap_ks=0.01,
         gap_resolution_us=1,
         end_slip=0 if is_close else 0.5,

@@ -19,7 +19,6 @@ from phrases import Saying, shows
 from kvdistill.jobs import check
 from kvdistill.jobs.check import replayed_requests
 from kvdistill.jobs.closeness import (
-    EXACT,
     CheckedRun,
     ObservedRun,
     compare,
@@ -31,6 +30,7 @@ from kvdistill.jobs.fio_run import direct_requests, disk_of
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.mode_job import make_job
 from kvdistill.jobs.reference import CheckStorage, write_part
+from kvdistill.jobs.verdicts import EXACT
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
 

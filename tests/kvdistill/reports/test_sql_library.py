@@ -449,9 +449,9 @@ def test_a_query_over_its_memory_limit_is_out_of_memory(tmp_path, monkeypatch, s
     trace = write_trace(
         tmp_path / "t.parquet", [(0, "write", 2, "store", 0, 0, 4096, None, None, 0)]
     )
-    monkeypatch.setattr("kvdistill.queries.database.MEMORY_LIMIT", "16MB")
+    monkeypatch.setattr("kvdistill.queries.database.memory_limit_bytes", lambda: 16_000_000)
     with (
-        pytest.raises(OutOfMemory, match="16MB") as raised,
+        pytest.raises(OutOfMemory, match=r"16\.0 MB") as raised,
         run_statement([trace], statement) as batches,
     ):
         batches.read_all()

@@ -28,6 +28,7 @@ from rings import (
 from kvreplay.engine import native_engine as engines
 from kvreplay.plan.row_ring import DELETE, OK, READ, WRITE
 from kvreplay.tiers.extents import START_BYTES
+from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, path_function
 
 MIB = 1 << 20
@@ -108,6 +109,41 @@ def test_the_same_data_is_written_however_it_is_cut(
             expected = content(obj, obj + 1, whole(length))
             assert held(tier, obj, whole(length)) == expected
             assert held(memory, obj, length) == expected[:length]
+
+
+@needs_uring
+@pytest.mark.parametrize("kind", ["files", "extents"])
+@pytest.mark.parametrize("depth", [4, 64])
+def test_data_of_a_burst_is_generated_before_it_is_due(
+    tmp_path: Path, kind: str, depth: int
+) -> None:
+    # Sixty writes of three I/Os each are due at 0.2 s. At depth 4, pairs of reads before them take
+    # slots that hold data already, which is generated again when due.
+    ms = 1_000_000
+    stated = [{"op": WRITE, "object_id": 0, "length_bytes": IO, "due_ns": 0}]
+    stated += [
+        {"op": READ, "object_id": 0, "length_bytes": IO, "due_ns": (20 + 10 * i) * ms}
+        for i in range(5)
+        for _ in range(2)
+    ]
+    burst = range(1, 61)
+    stated += [
+        {"op": WRITE, "object_id": i, "length_bytes": 3 * IO - 5, "due_ns": 200 * ms} for i in burst
+    ]
+    place = tmp_path / "tier"
+    with files_in(place) if kind == "files" else space_in(place, 40 * MIB) as tier:
+        rows = rows_of(stated, is_open_loop=True)
+        driven = drive(engine_of("uring", depth), rows, [tier])
+        assert driven.failure is None
+        assert sum(thread.preparing_ns for thread in driven.threads) > 0
+        for obj in burst:
+            length = 3 * IO - 5
+            written = (
+                Path(tier.path(obj)).read_bytes()
+                if isinstance(tier, FileTier)
+                else held(tier, obj, whole(length))
+            )
+            assert written[:length] == content(obj, 11 + obj, length)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -24,6 +24,10 @@ LOAD = (
     " --set tiers.gpu.capacity=64MiB --set tiers.cpu.capacity=96MiB --set tiers.nvme.capacity=900MiB"
     " --set workload.think_time=2s"
 )
+CHAINS = (
+    "--preset vllm-fs --users 4 --duration 5s --model tiny-1b --seed 12"
+    " --set tiers.gpu.capacity=96MiB --set tiers.cpu.capacity=256MiB --set workload.think_time=2s"
+)
 OTHERS = {None, "processor", "data generation"}
 """Limits of this machine, which other work on it may cause in any test."""
 
@@ -97,3 +101,20 @@ def test_memory_never_waits_for_dependencies(trace: Path, tmp_path: Path) -> Non
     found = verdict(trace, tmp_path / "run", "--tier", "cpu=ram", "--speed", 1)
     assert not found["evidence"]["is_end_late"]
     assert found["cause"] in OTHERS | {"copy threads", "first touch of memory"}
+
+
+@pytest.mark.parametrize("speed", [1, 20])
+def test_chains_on_a_disk_wait_for_its_latency(tmp_path: Path, speed: int) -> None:
+    """vLLM's files are read one after the other, and wait for the disk's latency, times their number."""
+    trace = tmp_path / "chains.parquet"
+    run_cli("kvtrace", "gen", *CHAINS.split(), "-o", trace)
+    (tmp_path / "target").mkdir()
+    found = verdict(
+        trace, tmp_path / "run", "--tier", f"nvme={tmp_path / 'target'}", "--speed", speed
+    )
+    assert found["cause"] in OTHERS | {"drive", "filesystem", "latency of dependent operations"}
+    shares = found["evidence"]["response_shares"]
+    assert {"drive", "dependencies"} <= shares.keys()
+    assert sum(shares.values()) == pytest.approx(1, abs=1e-6)
+    if found["cause"] == "latency of dependent operations":
+        assert "each on average" in found["reason"]

@@ -25,8 +25,8 @@ from kvreplay.tiers.modelled import (
     DriveModel,
     Service,
     SimulatedTier,
-    bandwidth_range,
     held_out,
+    prediction_ranges,
     simulated,
 )
 from kvtrace.core.errors import ConfigError, TraceError
@@ -342,14 +342,16 @@ def test_a_replay_on_a_drive_file_ends_in_virtual_time(tmp_path: Path) -> None:
 
 def test_a_prediction_is_a_range_of_held_out_cells(tmp_path: Path) -> None:
     """One cell of three is twice as fast as its neighbours say: the range reaches beyond 1."""
-    even = bandwidth_range(CELLS)
+    even = prediction_ranges(CELLS)
     assert even is not None
-    assert 0.9 < even[0] <= even[1] < 1.1
+    assert 0.9 < even.bandwidth[0] <= even.bandwidth[1] < 1.1
     uneven = [
         msgspec.structs.replace(c, bytes_per_s=2 * c.bytes_per_s) if i % 3 == 0 else c
         for i, c in enumerate(CELLS)
     ]
-    low, high = bandwidth_range(uneven) or (0.0, 0.0)
+    ranges = prediction_ranges(uneven)
+    assert ranges is not None
+    low, high = ranges.bandwidth
     assert low < 1.1
     assert high > 1.5
 
@@ -359,8 +361,13 @@ def test_a_prediction_is_a_range_of_held_out_cells(tmp_path: Path) -> None:
         (i, ("write", "read")[i % 2], 2, "load", i // 2, 0, 1 << 20, i, 0, 0) for i in range(200)
     ]
     trace = write_trace(tmp_path / "t.parquet", rows)
-    run_cli("kvreplay", "run", trace, "--tier", f"nvme=sim:{drive_path}", "-o", tmp_path / "run")
+    done = run_cli(
+        "kvreplay", "run", trace, "--tier", f"nvme=sim:{drive_path}", "-o", tmp_path / "run"
+    )
     judgement = json.loads((tmp_path / "run/run.json").read_text())["summary"]["judgement"]
     (rate,) = judgement["tiers"]
     assert rate["measured_over_predicted"] == pytest.approx([low, high])
+    assert ranges.p99 is not None
+    assert rate["p99_measured_over_predicted"] == pytest.approx(list(ranges.p99))
+    assert f"{ranges.p99[0]:.2g} to {ranges.p99[1]:.2g} times" in done.stdout
     assert f"{rate['reached_bytes_per_s'] * high / 1e9:.2f} GB/s" in judgement["sentence"]

@@ -68,7 +68,7 @@ ERRORS = {
 
 def leave(monkeypatch, argv, error=None, value=None):
     """Run a program with one command that raises or returns; return its exit code."""
-    app = make_app("kvx", "Test.", "First steps.")
+    app = make_app("kvx", "Test.", "First steps.", {})
 
     @app.command()
     def fail(count: int = 0) -> int | None:  # noqa: ARG001 - an option to get wrong
@@ -103,7 +103,7 @@ def test_an_error_is_one_line_and_a_code(monkeypatch, capsys, error, code, messa
 def test_an_unreadable_file_is_named_by_the_command_line(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ops.parquet").write_text("x")
-    app = make_app("kvx", "Test.", "First steps.")
+    app = make_app("kvx", "Test.", "First steps.", {})
 
     @app.command()
     def read(file: str, to: str) -> None:  # noqa: ARG001 - named on the command line
@@ -127,7 +127,7 @@ def test_a_reader_of_stdout_that_leaves_is_no_error(form):
 
 
 def test_a_programmers_mistake_is_a_traceback(monkeypatch):
-    app = make_app("kvx", "Test.", "")
+    app = make_app("kvx", "Test.", "", {})
 
     @app.command()
     def fail() -> None:
@@ -191,7 +191,7 @@ class Colours:
 
 
 def test_a_group_of_options_is_one_argument_and_keeps_its_place(monkeypatch, capsys):
-    app, taken = make_app("kvx", "Say.", "."), []
+    app, taken = make_app("kvx", "Say.", ".", {}), []
 
     @app.command()
     def other() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -9,8 +10,10 @@ import polars as pl
 import pytest
 
 import kvtrace as kt
+from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 from kvtrace.sim.baseline import SLOWER, overload_note, slower_note
+from kvtrace.sim.simulation import Simulation
 
 BLOCK = 16
 PREFILL_NS = 1_000_000
@@ -61,6 +64,22 @@ def test_the_baseline_computes_every_prompt(bandwidth: str, is_slower: bool) -> 
     assert first_token.without_offload.p99_ns == 10 * BLOCK * PREFILL_NS
     assert (first_token.with_cache.p50_ns > 10 * BLOCK * PREFILL_NS) == is_slower
     assert any(note.startswith(SLOWER) for note in trace.metadata.notes) == is_slower
+
+
+def test_a_baseline_without_enough_memory_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Simulation.run
+
+    def run_short_of_memory(simulation: Simulation, *arguments: Any) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise OutOfMemory("for the test")
+        run(simulation, *arguments)
+
+    monkeypatch.setattr(Simulation, "run", run_short_of_memory)
+    stats = simulate("10GB").stats
+    assert stats is not None
+    assert stats.first_token is not None
+    assert stats.first_token.without_offload is None
+    assert stats.first_token.with_cache.p50_ns > 0
 
 
 def test_the_baseline_is_a_simulation_without_other_tiers() -> None:
