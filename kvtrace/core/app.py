@@ -107,6 +107,7 @@ SECTIONS = {
         " check-null"
     ),
     "Probes": "histograms-only",
+    "Search": "sample workers scheduler",
     "Training": "ranks every mtbf",
     "Output": "requests-out drive-size endurance plot csv markdown force metrics",
 }

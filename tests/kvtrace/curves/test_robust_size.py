@@ -85,7 +85,7 @@ def test_an_engine_that_needs_host_memory_gets_some():
     assert given.capacities is None
 
 
-def test_capacities_that_hold_no_prompt_are_not_tried_with_samples():
+def test_samples_try_no_capacity_that_holds_no_prompt():
     """Each took the longest simulation of all, in full: no answer came in minutes."""
     requests = requests_of(3)
     options = {"preset": "vllm-fs", "model": MODEL, "knobs": {"chunk_tokens": 16}}

@@ -188,7 +188,9 @@ def test_users_merged_with_a_checkpoint_are_a_valid_trace(monkeypatch, tmp_path,
     assert trace.meta.config_sha256 == asked.meta.config_sha256
     assert trace.meta.model == open_table(kv, TRACE).meta.model
     before = read_table(tmp_path / "kv-requests.parquet", REQUESTS)
-    assert read_table(requests, REQUESTS).drop(["block_ids"]) == before.drop(["block_ids"])
+    # A merged table has no times of a simulation.
+    kept = [name for name in REQUESTS.names if name != "block_ids"]
+    assert read_table(requests, REQUESTS).select(kept) == before.select(kept)
     rows = read_table(mixed, TRACE).to_pylist()
     saves = [row for row in rows if row["phase"] == "save"]
     assert min(row["ts_ns"] for row in saves) == 1_500_000_000
