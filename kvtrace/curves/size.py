@@ -298,6 +298,10 @@ class _Search:
         grid = [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())]
         rate = self._choose_rate(len(grid))
         if rate < 1:
+            axes = {role: self._useful_sizes(role, sizes) for role, sizes in axes.items()}
+            grid = [
+                dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())
+            ]
             self._draw_samples(rate)
         optima = [
             None if self._can_estimate(capacities) else self._start(stack.optimum, capacities)
@@ -792,6 +796,23 @@ class _Search:
         unit = next((unit for unit in _ROUND_BYTES if unit * smallest_divisor <= total_bytes), 1)
         top = unit << max(1, -(-total_bytes // unit) - 1).bit_length()
         return [max(1, top // divisor) for divisor in divisors]
+
+    def _useful_sizes(self, role: str, sizes: list[int | None]) -> list[int | None]:
+        """Return default capacities without those that are smaller than what a request needs.
+
+        They would be simulated in full, because samples are unreliable there, and prompts that
+        displace themselves take the longest: half a minute each for prompts of 100,000 tokens. A
+        tier that holds a whole load gets room for the largest; another one for a mean prompt.
+        """
+        chains = self.stack.load.chains
+        if role in self.question.axes or chains is None or 0 in sizes:
+            return sizes
+        needed_bytes = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
+        if self.stack.preset.tiers[self.stack.roles[role]].loads_whole:
+            needed_bytes = _round_bytes(self._ceiling.result().largest_load_bytes * 1.01)
+        known = [size for size in sizes if size is not None]
+        useful: list[int | None] = [size for size in known if size >= needed_bytes]
+        return useful or [max(*known, _round_bytes(needed_bytes))]
 
     def _choose_rate(self, points: int) -> float:
         """Return the share of the objects in each sample; 1 for no samples."""

@@ -19,6 +19,7 @@ from kvtrace.core.statistics import is_memory, mean
 from kvtrace.core.units import counted, format_bytes
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
+from kvtrace.sim.baseline import slower_note
 from kvtrace.studies.run import Failed, StudyRow
 from kvtrace.studies.study import SEED, Study, Value
 
@@ -152,6 +153,7 @@ def _candidate_table(
         doc.ReportColumn("optimal_hit_ratio", "optimal", doc.Unit.SHARE),
         doc.ReportColumn("recomputed_tokens", "recomputed tokens", doc.Unit.COUNT),
         doc.ReportColumn("first_token_p99_ns", "TTFT p99", doc.Unit.NS),
+        doc.ReportColumn("works", "offload"),
         doc.ReportColumn("read", "read from storage", doc.Unit.BYTES_PER_S),
         doc.ReportColumn("read_p99", "peak rate (p99 second)", doc.Unit.BYTES_PER_S),
         doc.ReportColumn("written", "written to it", doc.Unit.BYTES_PER_S),
@@ -164,7 +166,10 @@ def _candidate_table(
     cost = doc.ReportColumn("cost", findings.study.cost_name, _cost_unit(findings))
     columns = [*keyed, *(column for column in figures if column.name in measured_names), cost]
     rows = [
-        {f"knob.{key}": as_text(candidate.knobs.get(key)) for key in keys} | _figures(candidate)
+        {
+            **{f"knob.{key}": as_text(candidate.knobs.get(key)) for key in keys},
+            **_figures(candidate),
+        }
         for candidate in candidates
     ]
     return doc.table_of(
@@ -172,7 +177,7 @@ def _candidate_table(
     )
 
 
-def _figures(candidate: Candidate) -> dict[str, float | None]:
+def _figures(candidate: Candidate) -> dict[str, float | str | None]:
     """Return the figures of `candidate` by column; the mean over its seeds, null if unknown."""
     tiers_by_seed = [row.figures.tiers for row in candidate.rows if row.figures]
     storage = [tiers[-1] for tiers in tiers_by_seed if not is_memory(tiers[-1].name)]
@@ -184,7 +189,9 @@ def _figures(candidate: Candidate) -> dict[str, float | None]:
     ]
     reads = [rate for tier in storage if (rate := tier.rates.read_bytes_per_s) is not None]
     writes = [rate for tier in storage if (rate := tier.rates.write_bytes_per_s) is not None]
+    works = None if candidate.is_working else "slower than computing"
     return {
+        "works": works,
         "read": mean([rate.mean for rate in reads]),
         "read_p99": mean([rate.p99_second for rate in reads]),
         "written": mean([rate.mean for rate in writes]),
@@ -391,6 +398,17 @@ class Candidate(Timed):
         return mean([row.figures.goodput_share for row in self.rows if row.figures])
 
     @property
+    def slower(self) -> str | None:
+        """Return what to say if loads are slower than computing; None if they are not."""
+        notes = [slower_note(row.figures.first_token) for row in self.rows if row.figures]
+        return next((note for note in notes if note), None)
+
+    @property
+    def is_working(self) -> bool:
+        """Tell whether the offload is not slower than computing."""
+        return self.slower is None
+
+    @property
     def stalled_requests(self) -> int:  # type: ignore[override]
         """Return the number of requests that never start, over all seeds."""
         return sum(row.figures.stalled_requests or 0 for row in self.rows if row.figures)
@@ -443,10 +461,14 @@ class Findings:
 
     @property
     def best(self) -> Candidate:
-        """Return the candidate with the highest hit ratio, the cheapest if several have it."""
+        """Return the candidate with the highest hit ratio, the cheapest if several have it.
+
+        One whose loads are slower than computing is the best only if all are.
+        """
         return min(
             self.candidates,
             key=lambda candidate: (
+                not candidate.is_working,
                 -candidate.hit_ratio,
                 _cost_key(candidate.cost),
                 candidate.number,
@@ -461,6 +483,7 @@ class Findings:
             for candidate in self.candidates
             if self.target and candidate.cost is not None and self.target.is_met(candidate)
         ]
+        reaching = [candidate for candidate in reaching if candidate.is_working] or reaching
         return min(
             reaching,
             key=lambda candidate: (
@@ -591,6 +614,10 @@ def first_line(findings: Findings) -> str:
         for configuration in answers
     )
     line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(findings, best)}{stalls_of(best)}"
+    warnings = dict.fromkeys(
+        candidate.slower for candidate in (best, cheapest) if candidate and candidate.slower
+    )
+    line = "; ".join([*(warning for warning in warnings if warning), line])
     if target is None:
         return line
     if cheapest is None:

@@ -317,6 +317,7 @@ def study(
                 workers=workers,
                 scheduler=scheduler,
                 with_traces=traces,
+                is_compared=True,
                 tell=tell_note,
                 progress=lambda: (progress or _ignore)(len(results) / count),
             )

@@ -48,6 +48,8 @@ class Task:
     """Hash of its request file, which a remote worker must have too."""
     trace: str | None = None
     """Path of the trace to write; None for none."""
+    is_compared: bool = False
+    """Whether TTFT without offload is simulated, too."""
 
 
 @dataclass(frozen=True, slots=True)

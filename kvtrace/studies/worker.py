@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import chdir
 from dataclasses import replace
@@ -13,11 +14,18 @@ from typing import Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
+from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.curves.points import Meter, Simulated, Stack, simulated
 from kvtrace.requests.requests import Requests
 from kvtrace.sim import output as trace_output
-from kvtrace.sim.baseline import baseline_beside
-from kvtrace.sim.presets.preset import Entry
+from kvtrace.sim.baseline import (
+    baseline_beside,
+    preset_without_offload,
+    ttft_without_offload,
+    with_baseline,
+)
+from kvtrace.sim.presets.preset import Entry, Preset
+from kvtrace.sim.scenario import Scenario
 from kvtrace.sim.simulation import Load
 from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare
 from kvtrace.studies.run import Failed, Result, Task, run_locally, run_on_dask
@@ -79,7 +87,51 @@ def simulate(task: Task) -> Simulated:
     has_bound = scenario.preset.fleet.nodes == 1 and not request.event
     optimum = bounds.optimum({}) if has_bound else None
     notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
-    return replace(figures, optimal_hit_ratio=optimum, notes=tuple(notes))
+    baseline = None
+    if task.is_compared:
+        baseline = _BASELINES.ttft(replace(scenario, load=bounds.load))
+    return replace(
+        figures,
+        first_token=with_baseline(figures.first_token, baseline),
+        optimal_hit_ratio=optimum,
+        notes=tuple(notes),
+    )
+
+
+class _Baselines:
+    """TTFT without offload of the last scenarios.
+
+    Configurations that differ in the tiers below GPU memory alone have one baseline.
+    """
+
+    _LIMIT = 8
+
+    def __init__(self) -> None:
+        self._known: deque[tuple[Scenario, Preset, TimeToFirstToken | None]] = deque(
+            maxlen=self._LIMIT
+        )
+
+    def ttft(self, scenario: Scenario) -> TimeToFirstToken | None:
+        """Return TTFT of `scenario` without offload; None if there is nothing to compare."""
+        plain = preset_without_offload(scenario.preset)
+        if plain is None:
+            return None
+        load = scenario.load
+        for other, preset, ttft in list(self._known):
+            is_same_load = load.requests is other.load.requests and (
+                replace(load, requests=None, chains=None, waits=None)
+                == replace(other.load, requests=None, chains=None, waits=None)
+            )
+            is_same = (plain, scenario.model, scenario.ranks) == (preset, other.model, other.ranks)
+            # Waits are arrays of the requests, which follow from them and from the options.
+            if is_same and is_same_load and (load.waits is None) == (other.load.waits is None):
+                return ttft
+        ttft = ttft_without_offload(scenario.preset, scenario.model, load, scenario.ranks)
+        self._known.append((scenario, plain, ttft))
+        return ttft
+
+
+_BASELINES: Final = _Baselines()
 
 
 _PREPARING = Lock()
@@ -133,12 +185,14 @@ def simulate_all(
     workers: int | None,
     scheduler: str | None,
     with_traces: bool = False,
+    is_compared: bool = False,
     tell: Callable[[str], None],
     progress: Callable[[], None],
 ) -> None:
     """Fill `results` by the number of the configuration: stored results first, then new ones.
 
-    `progress` is called after each simulation.
+    If `is_compared`, each has the TTFT without offload of a second simulation. `progress` is called
+    after each simulation.
     """
     stored_results = Results(output)
     traces = output.absolute() / TRACES
@@ -157,7 +211,9 @@ def simulate_all(
             file = configuration.knobs.get(FILE)
             sha256 = None if file is None else files_sha256(Path(str(file)))
             trace_path = None if trace is None else str(trace)
-            tasks.append(Task(key, configuration.argv, str(Path.cwd()), sha256, trace_path))
+            tasks.append(
+                Task(key, configuration.argv, str(Path.cwd()), sha256, trace_path, is_compared)
+            )
     loaded = sum(configuration.number in results for configuration in configurations)
     if loaded:
         tell(f"note: {loaded} of {len(configurations)} configurations were simulated before")

@@ -83,3 +83,20 @@ def test_an_engine_that_needs_host_memory_gets_some():
         capacities={"dram": [0]},
     )  # fmt: skip
     assert given.capacities is None
+
+
+def test_capacities_that_hold_no_prompt_are_not_tried_with_samples():
+    """Each took the longest simulation of all, in full: no answer came in minutes."""
+    requests = requests_of(3)
+    options = {"preset": "vllm-fs", "model": MODEL, "knobs": {"chunk_tokens": 16}}
+    options["tiers"] = {"gpu": {"capacity": "4MiB"}}
+    sampled = kt.size(requests, target_hit=0.3, sample=0.2, **options)
+    largest = sampled.ceiling.largest_load_bytes
+    prompts = np.diff(requests.block_offsets)
+    mean_bytes = prompts.mean() * sampled.stack.chunk_bytes
+    grid = [point.capacities for point in sampled.sizing.points]
+    grid.remove(sampled.capacities)
+    assert all(sizes["dram"] >= largest for sizes in grid)
+    assert all(sizes["nvme"] >= mean_bytes for sizes in grid)
+    every = kt.size(requests, target_hit=0.3, sample=1, **options)
+    assert min(point.capacities["dram"] for point in every.sizing.points) < largest
