@@ -47,13 +47,13 @@ _AS, _NULL = (
     "--tier gpu=null --tier cpu=null --tier nvme=null",
 )
 COMMANDS = (
-    Command("kvtrace --help", 0.2),
-    Command("kvtrace info small.parquet", 0.35),
+    Command("kvtrace --help", 0.15, 120_000_000),
+    Command("kvtrace info small.parquet", 0.4, 120_000_000),
     Command(
         "kvtrace gen requests.jsonl --source mooncake --preset vllm-fs --model tiny-1b -o"
         " g.parquet",
-        0.6,
-        100_000_000,
+        0.5,
+        120_000_000,
     ),
     Command("kvtrace sim requests.jsonl --source mooncake --policy s3fifo --capacity-blocks 2"),
     Command("kvtrace mrc requests.jsonl --source mooncake"),
@@ -64,7 +64,7 @@ COMMANDS = (
         130_000_000,
     ),
     Command("kvdistill profile small.parquet --tier nvme -o profile.json"),
-    Command("kvdistill fio small.parquet --tier nvme -o fio", 0.8),
+    Command("kvdistill fio small.parquet --tier nvme -o fio", 0.7, 120_000_000),
     Command("kvdistill report small.parquet"),
 )
 """small.parquet has some 1,000 rows."""

@@ -16,25 +16,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from kvdistill.api import (
-        ComparedSides,
-        WrittenStoreJobs,
-        compare,
-        distil,
-        fio_jobs,
-        import_file,
-        report,
-        sai3,
-        warp,
-    )
+    from kvdistill.api import distil, fio_jobs
     from kvdistill.formats.formats import Account, Format
+    from kvdistill.import_api import import_file
     from kvdistill.jobs.check import Closeness
     from kvdistill.jobs.fio_jobs import FioJobs, WrittenJobs
     from kvdistill.jobs.job import FioMode, JobOptions
     from kvdistill.profile.profile import Profile
     from kvdistill.queries.sql import NamedQuery, Shell
     from kvdistill.query_api import connect, named_queries, open_shell, run_query
+    from kvdistill.report_api import ComparedSides, compare, report
     from kvdistill.reports.output import Reports
+    from kvdistill.store_api import WrittenStoreJobs, sai3, warp
 
 __all__ = [
     "Account",
@@ -66,7 +59,7 @@ __all__ = [
 _MODULES = {
     "Account": "kvdistill.formats.formats",
     "Closeness": "kvdistill.jobs.check",
-    "ComparedSides": "kvdistill.api",
+    "ComparedSides": "kvdistill.report_api",
     "FioJobs": "kvdistill.jobs.fio_jobs",
     "FioMode": "kvdistill.jobs.job",
     "Format": "kvdistill.formats.formats",
@@ -76,18 +69,18 @@ _MODULES = {
     "Reports": "kvdistill.reports.output",
     "Shell": "kvdistill.queries.sql",
     "WrittenJobs": "kvdistill.jobs.fio_jobs",
-    "WrittenStoreJobs": "kvdistill.api",
-    "compare": "kvdistill.api",
+    "WrittenStoreJobs": "kvdistill.store_api",
+    "compare": "kvdistill.report_api",
     "connect": "kvdistill.query_api",
     "distil": "kvdistill.api",
     "fio_jobs": "kvdistill.api",
-    "import_file": "kvdistill.api",
+    "import_file": "kvdistill.import_api",
     "named_queries": "kvdistill.query_api",
     "open_shell": "kvdistill.query_api",
-    "report": "kvdistill.api",
+    "report": "kvdistill.report_api",
     "run_query": "kvdistill.query_api",
-    "sai3": "kvdistill.api",
-    "warp": "kvdistill.api",
+    "sai3": "kvdistill.store_api",
+    "warp": "kvdistill.store_api",
 }
 """The module of each public name."""
 

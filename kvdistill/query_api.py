@@ -1,6 +1,6 @@
 """The public functions of kvdistill that query tables with SQL, and how sources are named.
 
-They are apart from `kvdistill/api.py`, because a query needs few of the libraries of jobs and reports.
+A query needs few of the libraries of jobs and reports, which take long to import.
 """
 
 from __future__ import annotations

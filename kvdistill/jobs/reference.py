@@ -1,6 +1,7 @@
 """The reference I/O for jobs of a trace: a replay by kvreplay with its block-layer probes.
 
-This is the only module of kvdistill that calls kvreplay. Both run in this process; a failure is
+This is the only module of kvdistill that calls kvreplay. Its functions import it when they need it,
+because that takes long, and most jobs are written without a check. Both run in this process; a failure is
 returned as a reason, or raised as an error of the shared tree.
 """
 
@@ -15,17 +16,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
 from kvdistill.profile.sources import Distilled
 from kvdistill.queries.window import RowWindow, find_tier_place
-from kvreplay.plan.replay_config import Config
-from kvreplay.probes.libbpf import Filter, resolve
-from kvreplay.probes.probe_session import measure
-from kvreplay.run.replay import FinishedRun, Interrupted, Replay, replay
-from kvreplay.tiers.claims import check_device
 from kvtrace.core import pa, pc, tables
 from kvtrace.core.app import command_line
 from kvtrace.core.errors import KvError, ProbeUnavailable
@@ -33,6 +30,9 @@ from kvtrace.core.metadata import TierFacts
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from kvreplay.run.replay import FinishedRun
 
 REPLAYED = "replayed"
 """Name of the run's directory in the folder of the check."""
@@ -86,6 +86,8 @@ def device_bytes(device: Path, *, is_allowed: bool, overwritten: str | None) -> 
     DeviceError if it must not be overwritten: in use, mounted, of the system, with signatures other
     than the `overwritten` ones, or not allowed by the user (`is_allowed`).
     """
+    from kvreplay.tiers.claims import check_device
+
     return check_device(device, is_destroying=is_allowed, overwritten=overwritten).size_bytes
 
 
@@ -105,6 +107,9 @@ def replay_part(
     I/Os are in flight, as in the jobs. The replay is stopped if the target is slower than
     `slowest_bytes_per_s`.
     """
+    from kvreplay.plan.replay_config import Config
+    from kvreplay.run.replay import Interrupted, Replay, replay
+
     if storage.disk is None:
         return _missing(NoReference.NO_DEVICE)
     if os.geteuid() != 0:
@@ -187,6 +192,9 @@ def probed_program(name: str, disk: Path, output: Path) -> Iterator[None]:
 
     ProbeUnavailable, at the start or the end, if nothing can be measured.
     """
+    from kvreplay.probes.libbpf import Filter, resolve
+    from kvreplay.probes.probe_session import measure
+
     is_attached, is_over = threading.Event(), threading.Event()
 
     def work() -> None:

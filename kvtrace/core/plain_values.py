@@ -70,12 +70,15 @@ def _convert(value: object, parameter: Parameter) -> object:
     settings = parameter.type_descriptor.parameter_info
     if settings.parser is not None or settings.clamp:
         raise _NotPlainError
-    if parameter.multiple or parameter.nargs == -1:
+    is_multiple = parameter.multiple or parameter.nargs == -1
+    if value is None:
+        return () if is_multiple else None
+    if is_multiple:
         is_list = get_origin(kind) is list  # type: ignore[comparison-overlap]
         if not is_list or not isinstance(value, list | tuple):
             raise _NotPlainError
         return [_convert_one(item, get_args(kind)[0], settings) for item in value]
-    return None if value is None else _convert_one(value, kind, settings)
+    return _convert_one(value, kind, settings)
 
 
 def _convert_one(value: object, kind: object, settings: ParameterInfo) -> object:

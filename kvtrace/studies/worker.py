@@ -24,8 +24,9 @@ from kvtrace.sim.baseline import (
     ttft_without_offload,
     with_baseline,
 )
-from kvtrace.sim.presets.preset import Preset
+from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.scenario import Scenario
+from kvtrace.sim.simulation import Load
 from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare
 from kvtrace.studies.run import Failed, Result, Task, run_locally, run_on_dask
 from kvtrace.studies.study import FILE, Configuration, Results, files_sha256, key_of
@@ -54,7 +55,7 @@ def simulate(task: Task) -> Simulated:
             stack = Stack(
                 scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
             )
-            bounds = stack.with_chains()
+            bounds = _LAST_CHAINS.add_to(stack)
             simulation = replace(scenario, load=bounds.load).simulation()
         meter = Meter(simulation, keeps_rows=task.trace is not None)
         if task.trace is None:
@@ -134,6 +135,32 @@ _BASELINES: Final = _Baselines()
 
 
 _PREPARING = Lock()
+
+
+class _LastChains:
+    """The chains of the last requests, which most configurations of a study share.
+
+    Its caller holds `_PREPARING`.
+    """
+
+    def __init__(self) -> None:
+        self._load: Load | None = None
+        self._rule: tuple[int, bool] | None = None
+
+    def add_to(self, stack: Stack) -> Stack:
+        """Return `stack` with the chains of its load, which are computed if they are others."""
+        rule = (stack.preset.chunk_tokens, stack.preset.partial_chunks)
+        last = self._load
+        is_same = last is not None and last.requests is stack.load.requests and self._rule == rule
+        if last is not None and is_same and stack.preset.entry is Entry.CHUNK:
+            return replace(stack, load=replace(stack.load, chains=last.chains))
+        stack = stack.with_chains()
+        if stack.load.chains is not None:
+            self._load, self._rule = stack.load, rule
+        return stack
+
+
+_LAST_CHAINS = _LastChains()
 
 
 @lru_cache(maxsize=2)

@@ -24,7 +24,7 @@ def replayed(tmp_path, monkeypatch):
 
     def run(replay, disk="/dev/vda"):
         monkeypatch.setattr(os, "geteuid", lambda: 0)
-        monkeypatch.setattr(reference, "replay", replay)
+        monkeypatch.setattr("kvreplay.run.replay.replay", replay)
         trace = write_hand(tmp_path)
         part = distil_source(trace, "nvme", Limit(), tmp_path)
         return replay_part(trace, part, tmp_path, CheckStorage(disk), **HOW)
