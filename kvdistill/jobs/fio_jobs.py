@@ -12,7 +12,7 @@ import numpy as np
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs.check import CLOSENESS, Closeness, Tell, check, ignore
-from kvdistill.jobs.fio_replay import LogSummary
+from kvdistill.jobs.fio_replay import MAX_OPS, LogSummary, sampled_span_ns
 from kvdistill.jobs.fio_sections import FioJob
 from kvdistill.jobs.job import (
     PREFILL,
@@ -198,6 +198,8 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
     replayed, notes = distilled, list[str]()
     if FioMode.REPLAY in modes:
         replayed, notes = _select_replayed_part(distilled, options)
+    if FioMode.REUSE in modes:
+        notes += _notes_on_sampling(distilled.profile, options)
     jobs = {
         mode: make_job(mode, replayed if mode is FioMode.REPLAY else distilled, options)
         for mode in modes
@@ -209,6 +211,20 @@ def make_jobs(distilled: Distilled, options: JobOptions) -> FioJobs:
                 f" was written; choose other jobs with {named('mode')}, or remove {named('strict')}"
             )
     return FioJobs(distilled, options, jobs, replayed, notes)
+
+
+def _notes_on_sampling(profile: Profile, options: JobOptions) -> list[str]:
+    """Return a note if the reuse job is shorter than the source because it has too many operations."""
+    wanted_ns = min(profile.span_ns, options.runtime_cap_ns)
+    sampled_ns = sampled_span_ns(profile, options)
+    if sampled_ns >= wanted_ns:
+        return []
+    return [
+        (
+            f"reuse.fio runs {format_duration(sampled_ns)} of {format_duration(wanted_ns)}: it samples at"
+            f" most {MAX_OPS:,} operations"
+        )
+    ]
 
 
 def _select_replayed_part(distilled: Distilled, options: JobOptions) -> tuple[Distilled, list[str]]:

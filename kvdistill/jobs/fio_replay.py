@@ -45,7 +45,6 @@ from kvtrace.core import pa, pc, pq
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import aside
 from kvtrace.core.native.library import I8, function
-from kvtrace.core.parameters import named
 from kvtrace.core.statistics import Slot, slot_of
 from kvtrace.core.units import (
     NS_PER_MS,
@@ -594,6 +593,12 @@ _EXACT_SIZES = 256
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
+def sampled_span_ns(profile: Profile, options: JobOptions) -> int:
+    """Return the time that the reuse job samples: no longer than `MAX_OPS` operations take."""
+    span_ns = min(profile.span_ns, options.runtime_cap_ns)
+    return min(span_ns, profile.span_ns * MAX_OPS // max(1, profile.ops))
+
+
 def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations, int]:
     """Sample `runtime_ns` of operations; return them, and the end of the highest address.
 
@@ -607,7 +612,7 @@ def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[Pla
     Source: Mattson et al., Evaluation techniques for storage hierarchies, IBM Systems Journal 9
     (1970), used as a generator.
 
-    ConfigError if the profile has no arrivals or reuse distances, or for too many operations.
+    ConfigError if the profile has no arrivals or reuse distances.
     """
     if profile.locality is None or profile.arrivals is None:
         raise ConfigError(
@@ -616,11 +621,6 @@ def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[Pla
         )
     share = runtime_ns / profile.span_ns
     count = max(1, round(profile.ops * share))
-    if count > MAX_OPS:
-        raise ConfigError(
-            f"{count:,} operations exceed the maximum of the reuse job ({MAX_OPS:,}); shorten it"
-            f" with {named('max_duration')}"
-        )
     rng = np.random.default_rng(seed)
     is_read = np.zeros(count, dtype=np.bool_)
     is_read[: round(count * profile.read.ops / profile.ops)] = True

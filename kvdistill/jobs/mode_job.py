@@ -18,6 +18,7 @@ from kvdistill.jobs.fio_replay import (
     log_job,
     plan_iologs,
     sample_operations,
+    sampled_span_ns,
     split,
     split_ios,
     write_iologs,
@@ -105,7 +106,7 @@ def _log_mode_job(mode: FioMode, distilled: Distilled, options: JobOptions) -> M
         if has_lanes:
             lanes = plan_lanes(mode, distilled.ios, options.io_bytes)
     else:
-        runtime_ns = min(profile.span_ns, options.runtime_cap_ns)
+        runtime_ns = sampled_span_ns(profile, options)
         sampled, span_bytes = sample_operations(profile, runtime_ns, options.seed)
         ios = partial(split, sampled, options.io_bytes)
         stage_ops = mean_stage_ops(profile.streams)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from kvdistill_rows import distil_rows, io
 from phrases import shows
 
-from kvdistill.jobs.fio_replay import MAX_OPS, sample_operations
+from kvdistill.jobs.fio_jobs import make_jobs
+from kvdistill.jobs.fio_replay import sample_operations
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.profile.locality import block_locality
-from kvtrace.core.errors import ConfigError
 from kvtrace.core.statistics import bounds, slot_of
 
 BLOCK = 128 * 1024
@@ -71,10 +71,16 @@ def test_a_seed_draws_the_same(tmp_path):
     assert not np.array_equal(one["us"], other["us"])
 
 
-def test_too_many_operations_are_refused(tmp_path):
-    profile = distil_rows(tmp_path, cyclic(5, 20)).profile
-    with pytest.raises(ConfigError, match="max_duration"):
-        sample_operations(profile, profile.span_ns * MAX_OPS, 1)
+def test_the_reuse_job_of_many_operations_is_shorter(tmp_path, monkeypatch):
+    """A trace of 105 operations, of which 42 may be sampled: the job has 40 % of its time."""
+    monkeypatch.setattr("kvdistill.jobs.fio_replay.MAX_OPS", 42)
+    distilled = distil_rows(tmp_path, cyclic(5, 20))
+    jobs = make_jobs(distilled, JobOptions(modes=[FioMode.REUSE]))
+    assert distilled.profile.ops == 105
+    log = jobs.jobs[FioMode.REUSE].log
+    assert log.read_ios + log.write_ios == 42
+    assert log.last_us == pytest.approx(0.4 * distilled.profile.span_ns / 1000, rel=0.05)
+    assert any(note.startswith("reuse.fio runs") for note in jobs.notes)
 
 
 @given(st.integers(0, 1 << 62))
