@@ -25,6 +25,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import resource
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -588,21 +589,23 @@ class GrowableTables:
     """
 
     _all: ClassVar[WeakSet[GrowableTables]] = WeakSet()
-    """Those of all simulations in this process: a baseline runs beside the simulation."""
+    """Those of all simulations in this process, which may run in several threads."""
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+    """Guards `_all`, and `unfilled_bytes` of all of them."""
 
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
         self.unfilled_bytes: dict[str, int] = {}
         """By table: bytes of its last extension, which the kernel grants when they are filled."""
-        GrowableTables._all.add(self)
+        with GrowableTables._lock:
+            GrowableTables._all.add(self)
 
     def _check_extension(self, name: str, added_bytes: int) -> None:
         """Raise OutOfMemory unless `name` may grow, and all other tables fill what they have."""
-        self.unfilled_bytes[name] = added_bytes
-        check_memory(
-            _RESERVE_BYTES
-            + sum(sum(tables.unfilled_bytes.values()) for tables in list(GrowableTables._all))
-        )
+        with GrowableTables._lock:
+            self.unfilled_bytes[name] = added_bytes
+            unfilled_bytes = sum(sum(each.unfilled_bytes.values()) for each in GrowableTables._all)
+        check_memory(_RESERVE_BYTES + unfilled_bytes)
 
     def extend(self, owner: Structure, name: str, added: int) -> Array:
         """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
