@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from kvtrace.core.simulation_stats import SimulationStats
     from kvtrace.core.trace import Trace, read_trace
     from kvtrace.curves.break_even import BreakEven, break_even
+    from kvtrace.curves.comparison import PolicyComparison
     from kvtrace.curves.hit_ratios import (
         CapacityCurve,
         CountedHits,
@@ -64,6 +65,7 @@ __all__ = [
     "OpenLoop",
     "OutOfMemory",
     "PlanAnswer",
+    "PolicyComparison",
     "PresetInfo",
     "ProbeUnavailable",
     "Requests",
@@ -110,6 +112,7 @@ _MODULES = {
     "kvtrace.core.simulation_stats": ("SimulationStats",),
     "kvtrace.core.trace": ("Trace", "read_trace"),
     "kvtrace.curves.break_even": ("BreakEven", "break_even"),
+    "kvtrace.curves.comparison": ("PolicyComparison",),
     "kvtrace.curves.hit_ratios": (
         "CapacityCurve",
         "CountedHits",

@@ -17,6 +17,7 @@ from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.studies import gen_options
 
+LRU, TTL = "lru", "ttl"
 INSTANT = "instant"
 """The GPU whose computing takes no time."""
 
@@ -27,7 +28,9 @@ def sim(
         "Capacities in blocks, comma-separated; `unlimited` is allowed.", ...
     ),
     policy: str = option(
-        "Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or optimal.", "lru"
+        "Eviction policies, comma-separated: lru, lfu, fifo, clock, s3fifo, sieve, arc, ttl, or"
+        " optimal.",
+        "lru",
     ),
     ttl: str | None = option("With --policy ttl: how long a block is kept, such as 10m."),
     full_blocks: bool = option(
@@ -46,18 +49,27 @@ def sim(
     store (see --full-blocks).
 
     \b
-    kvtrace sim conversation.jsonl --source mooncake --policy lru --capacity-blocks 1000,50000,unlimited
+    kvtrace sim conversation.jsonl --source mooncake --policy lru,s3fifo,arc --capacity-blocks 1000,50000,unlimited
     kvtrace sim conversation.jsonl --source mooncake --policy ttl --ttl 10m --capacity-blocks unlimited
     """
     requests = source.read(file, seed)
     capacities = [_capacity(text) for text in capacity_blocks.split(",")]
-    counts = kvtrace.count_hits(
-        requests, capacities, policy=policy, ttl=ttl, full_blocks=full_blocks
-    )
+    names = _policies(policy)
+    counts = [
+        kvtrace.count_hits(
+            requests,
+            capacities,
+            policy=name,
+            ttl=ttl if name == TTL or TTL not in names else None,
+            full_blocks=full_blocks,
+        )
+        for name in names
+    ]
+    counted = counts[0] if len(counts) == 1 else kvtrace.PolicyComparison(counts)
     if as_json:
-        emit_json(counts.to_dict())
+        emit_json(counted.to_dict())
     else:
-        show_tables(counts.document().chapters[0].tables)
+        show_tables(counted.document().chapters[0].tables)
 
 
 def mrc(
@@ -69,7 +81,9 @@ def mrc(
     ),
     points: int = option("Capacities, log-spaced.", 20, min=2, max=10_000),
     policy: str = option(
-        "Eviction policy: lru, lfu, fifo, clock, s3fifo, sieve, arc, or optimal.", "lru"
+        "Eviction policies, comma-separated: lru, lfu, fifo, clock, s3fifo, sieve, arc, or"
+        " optimal.",
+        "lru",
     ),
     sample: float | None = option(
         "Not lru: share of the objects to simulate; 1 is all, and exact.  [default: 1, or so many"
@@ -96,23 +110,39 @@ def mrc(
     \b
     kvtrace mrc conversation.jsonl --source mooncake --model llama3.1-8b
     kvtrace mrc conversation.jsonl --source mooncake --chunk-tokens 256 --plot mrc.svg
-    kvtrace mrc conversation.jsonl --source mooncake --policy s3fifo --sample 0.1
+    kvtrace mrc conversation.jsonl --source mooncake --policy lru,s3fifo,arc --sample 0.1
     """
     if plot_to is not None:
         check_drawing(plot_to)
-    curve = kvtrace.capacity_curve(
-        source.read(file, seed, max_requests),
-        policy=policy,
-        points=points,
-        model=model,
-        kv_dtype=kv_dtype,
-        chunk_tokens=chunk_tokens,
-        sample=sample,
-    )
+    requests = source.read(file, seed, max_requests)
+    names = _policies(policy)
+    curves = [
+        kvtrace.capacity_curve(
+            requests,
+            policy=name,
+            points=points,
+            model=model,
+            kv_dtype=kv_dtype,
+            chunk_tokens=chunk_tokens,
+            # LRU is exact, and beside other policies needs no sample.
+            sample=sample if name != LRU or len(names) == 1 else None,
+        )
+        for name in names
+    ]
+    curve = curves[0] if len(curves) == 1 else kvtrace.PolicyComparison(curves)
     if plot_to is not None:
         name = f"Hits for {file.name}, {model}"
         write_drawing(plot_to, replace(curve.document(), name=name), command_line())
     answer(curve.to_dict(), curve.document, as_json=as_json)
+
+
+def _policies(text: str) -> list[str]:
+    """Return the policies of a comma-separated list, in which each may be once."""
+    names = [name.strip() for name in text.split(",")]
+    repeated = next((name for name in names if names.count(name) > 1), None)
+    if repeated is not None:
+        raise ConfigError(f"--policy {text}: {repeated} is there twice; name each policy once")
+    return names
 
 
 def _capacity(text: str) -> int | None:
