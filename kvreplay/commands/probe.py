@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import subprocess
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +26,7 @@ def probe(
     comm: str | None = option(
         "Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."
     ),
-    pid: int | None = option("Only I/O of this process, its threads and descendants."),
+    pid: int | None = option("Only I/O of this process, its threads and descendants; ends with it."),
     cgroup: Path | None = option(
         "Only I/O of processes in this cgroup (version 2) or below: a directory, or as in"
         " /proc/PID/cgroup."
@@ -101,7 +102,7 @@ def probe(
 
         measured = measure(
             io_filter, output, duration_ns, command_line(), has_events=not histograms_only, announce=begin,
-            is_over=lambda: child is not None and child.poll() is not None,
+            is_over=lambda: _has_ended(child, pid),
         )  # fmt: skip
         # A command that still runs is ended by us, and its status does not count.
         status = child.poll() if child else None
@@ -116,6 +117,16 @@ def probe(
         log(f"note: {command[0]} ended with status {status}")
         # The status as in a shell, also for a command that a signal ended.
         raise typer.Exit(status if status > 0 else 128 - status)
+
+
+def _has_ended(child: subprocess.Popen[bytes] | None, pid: int | None) -> bool:
+    """Return whether the measured command, or the process of --pid, has ended.
+
+    A replay that is killed cannot end its probes, which then end by themselves.
+    """
+    if child is not None:
+        return child.poll() is not None
+    return pid is not None and not Path(f"/proc/{pid}").exists()
 
 
 def discover(as_json: bool = option("Print the findings as JSON.", False, "--json")) -> None:

@@ -148,6 +148,20 @@ def test_children_of_a_process_are_counted(place, tmp_path):
         assert all(e["pid"] != shell.pid for e in direct)
 
 
+def test_probes_end_with_the_process_that_they_measure(place, tmp_path):
+    """A replay that is killed cannot stop its probes, which ran on for ever."""
+    _directory, disk = place
+    with subprocess.Popen(["sleep", "600"]) as measured:
+        command = [sys.executable, "-m", "kvreplay.cli", "probe", "--pid", str(measured.pid)]
+        command += ["--dev", str(disk), "-o", str(tmp_path / "out")]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as probes:
+            assert probes.stderr.readline() == "probes attached\n"
+            measured.kill()
+            measured.wait()
+            assert probes.wait(60) == 0
+    assert (tmp_path / "out" / "probe.json").exists()
+
+
 @pytest.mark.full
 @pytest.mark.alone
 def test_the_applications_latency_is_fios_and_spans_the_devices(place, tmp_path):
