@@ -26,7 +26,9 @@ def probe(
     comm: str | None = option(
         "Only I/O of processes of this name (/proc/PID/comm), their threads and descendants."
     ),
-    pid: int | None = option("Only I/O of this process, its threads and descendants; ends with it."),
+    pid: int | None = option(
+        "Only I/O of this process, its threads and descendants; ends with it."
+    ),
     cgroup: Path | None = option(
         "Only I/O of processes in this cgroup (version 2) or below: a directory, or as in"
         " /proc/PID/cgroup."
