@@ -16,7 +16,8 @@ from typing import Any
 
 from kvtrace.core import duckdb, pa, pq, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.files import at, available_bytes
+from kvtrace.core.files import at
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import (
     PROBE_FILE,

@@ -36,7 +36,7 @@ from kvreplay.tiers.s3_clients.make_client import ClientName
 from kvreplay.tiers.s3_clients.store_client import Balance
 from kvreplay.tiers.tier import FileLayout, Tier
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import available_bytes
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
 from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.units import format_bytes, format_io_size

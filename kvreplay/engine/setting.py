@@ -32,8 +32,8 @@ from kvreplay.tiers.make_tiers import make_tiers
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import FileLayout, SeveralDrives, Tier
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.files import available_bytes
 from kvtrace.core.limit import ALL, Limit, parse_limit
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.metrics.warmup import Warmup, parse_warmup
 from kvtrace.core.parameters import named

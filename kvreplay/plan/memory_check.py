@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 
 from kvtrace.core.errors import OutOfMemory
-from kvtrace.core.files import available_bytes
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.units import format_bytes
 
 PROCESS_BYTES = 192 << 20

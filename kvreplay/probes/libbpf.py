@@ -27,9 +27,10 @@ from typing import Any
 import numpy as np
 
 from kvreplay.probes import Backend
-from kvreplay.tiers.host import devices_beneath, disk_of, mounts, numbered, slaves
+from kvreplay.tiers.host import devices_beneath, disk_of, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import sys_text
+from kvtrace.core.mounts import mounts, numbered
 from kvtrace.core.native.structs import header
 from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import Bucket, Histogram

@@ -39,7 +39,6 @@ from kvreplay.tiers.host import (
     firmware_of,
     host_facts,
     sys_number,
-    unescaped,
 )
 from kvreplay.tiers.modelled import (
     DRIVE_FILE,
@@ -62,9 +61,11 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
-from kvtrace.core.files import available_bytes, sys_text
+from kvtrace.core.files import sys_text
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
+from kvtrace.core.mounts import unescaped
 from kvtrace.core.run.run_file import DeviceIo, seal
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 

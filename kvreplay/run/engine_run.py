@@ -38,7 +38,7 @@ from kvreplay.tiers.host import device_counters, filesystem_facts, host_facts
 from kvreplay.tiers.tier import StorageOptions
 from kvtrace.core.app import noted_signals
 from kvtrace.core.errors import ConfigError, DeviceError, KvError
-from kvtrace.core.files import available_bytes
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import (

@@ -36,12 +36,11 @@ from kvreplay.tiers.host import (
     block_device,
     devices_beneath,
     disk_of,
-    mounts,
-    numbered,
 )
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
+from kvtrace.core.mounts import mounts, numbered
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import Smart
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.core.files import sys_text
+from kvtrace.core.mounts import Mount, control_groups, mounts, numbered
 from kvtrace.core.run.run_file import DeviceIo
 
 SECTOR_BYTES = 512
@@ -99,40 +99,6 @@ def active_scheduler(text: str | None) -> str | None:
     if text is None:
         return None
     return text.partition("[")[2].partition("]")[0] or text or None
-
-
-@dataclass(frozen=True, slots=True)
-class Mount:
-    """A mounted filesystem."""
-
-    device: str
-    """Its number, such as 259:1."""
-    point: str
-    kind: str
-    options: str
-
-
-def mounts(proc: Path = Path("/proc")) -> list[Mount]:
-    """Return the mounts in order of mounting. Source: proc(5), mountinfo."""
-    entries = []
-    for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
-        mount_fields, _, filesystem_fields = line.partition(" - ")
-        _id, _parent, device, _root, point, options, *_ = mount_fields.split()
-        kind, source, super_options = filesystem_fields.split()[:3]
-        if device.startswith("0:") and Path(source).is_block_device():
-            # Btrfs mounts have a device number of their own.
-            device = numbered(Path(source).stat().st_rdev)
-        all_options = dict.fromkeys([*options.split(","), *super_options.split(",")])
-        entries.append(Mount(device, unescaped(point), kind, ",".join(all_options)))
-    return entries
-
-
-def unescaped(point: str) -> str:
-    """Return the mount point that a table of mounts lists as `point`.
-
-    Such tables write blanks as \\040 (proc(5)).
-    """
-    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), point)
 
 
 def _mount_of(path: Path) -> Mount | None:
@@ -266,11 +232,6 @@ def devices_beneath(
             )
 
 
-def numbered(device: int) -> str:
-    """Return the number of a device as /sys writes it, such as 259:1."""
-    return f"{os.major(device)}:{os.minor(device)}"
-
-
 def device_number(target: Path) -> str:
     """Return the number of the device that `target` is or lies on."""
     status = target.stat()
@@ -379,7 +340,7 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
         if block is not None and (number := sys_text(disk_of(block) / "dev"))
     }
     limits_found: list[Throttle] = []
-    for group in _groups(proc):
+    for group in control_groups("blkio", proc):
         for line in (sys_text(group / "io.max") or "").splitlines():
             number, *limits = line.split()
             for name, _, value in (limit.partition("=") for limit in limits):
@@ -400,37 +361,6 @@ def throttles(target: Path, proc: Path = Path("/proc")) -> list[Throttle]:
                         Throttle(direction == "write", unit == "bps", int(value), where)
                     )
     return list(dict.fromkeys(limits_found))
-
-
-def _groups(proc: Path) -> Iterator[Path]:
-    """Yield the directories of our control groups that may limit I/O, from our own group up to the
-    topmost that is visible.
-    """
-    mounted = [
-        m
-        for m in mounts(proc)
-        if m.kind == "cgroup2" or (m.kind == "cgroup" and "blkio" in m.options.split(","))
-    ]
-    for line in (sys_text(proc / "self/cgroup") or "").splitlines():
-        _number, controllers, path = line.split(":", 2)
-        kind = (
-            "cgroup2"
-            if not controllers
-            else "cgroup"
-            if "blkio" in controllers.split(",")
-            else None
-        )
-        for mount in mounted:
-            if mount.kind == kind:
-                top = Path(mount.point)
-                group = top / path.lstrip("/")
-                # In a cgroup namespace, the path may lie outside of the mounted hierarchy.
-                group = group if group.is_dir() else top
-                yield from (
-                    directory
-                    for directory in (group, *group.parents)
-                    if directory == top or top in directory.parents
-                )
 
 
 def queue_number(target: Path, name: str) -> int | None:

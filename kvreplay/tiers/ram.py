@@ -10,7 +10,7 @@ from kvreplay.tiers.extents import Space
 from kvreplay.tiers.tier import Native, NativeDrive, Tier, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import available_bytes
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.parameters import entry, named
 from kvtrace.core.units import format_bytes
 

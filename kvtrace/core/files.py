@@ -6,10 +6,8 @@ An output is written under a temporary name beside its final name, and renamed w
 from __future__ import annotations
 
 import os
-import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -151,67 +149,3 @@ def sys_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return None
-
-
-def available_bytes() -> int | None:
-    """Return the memory that this process can still allocate; null if unknown.
-
-    It is the least of the kernel's available memory, the room in the limits of its control group
-    and of the groups above, and the room in `ulimit -v`.
-    """
-    lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
-    rooms = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    rooms += _rooms_of_groups()
-    address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    statm = sys_text(Path("/proc/self/statm"))
-    if address_limit not in (resource.RLIM_INFINITY, -1) and statm is not None:
-        rooms.append(address_limit - int(statm.split()[0]) * resource.getpagesize())
-    return max(0, min(rooms)) if rooms else None
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupFiles:
-    """Where a version of control groups has the memory of a group, and in which files."""
-
-    root: str
-    limit: str
-    used: str
-    cached: str
-    """Name, in memory.stat, of file cache that the kernel reclaims before it refuses memory."""
-
-
-_GROUPS = {
-    "0::": _GroupFiles("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
-    "memory": _GroupFiles(
-        "/sys/fs/cgroup/memory",
-        "memory.limit_in_bytes",
-        "memory.usage_in_bytes",
-        "total_inactive_file",
-    ),
-}
-"""By the controllers in a line of /proc/self/cgroup: version 2, which names none, and version 1."""
-
-
-def _rooms_of_groups() -> list[int]:
-    """Return the room in each limit of this process's control groups, and of those above them."""
-    rooms = []
-    for line in (sys_text(Path("/proc/self/cgroup")) or "0::/").splitlines():
-        number, _colon, rest = line.partition(":")
-        controllers, _colon, path = rest.partition(":")
-        files = _GROUPS.get(controllers or f"{number}::")
-        if files is None:
-            continue
-        own_group = Path(files.root, path.lstrip("/"))
-        for group in (own_group, *own_group.parents):
-            if not group.is_relative_to(files.root):
-                break
-            limit, used = sys_text(group / files.limit), sys_text(group / files.used)
-            if limit is None or used is None or not limit.isdecimal():
-                continue
-            cached = [
-                int(each.split()[1])
-                for each in (sys_text(group / "memory.stat") or "").splitlines()
-                if each.startswith(f"{files.cached} ")
-            ]
-            rooms.append(int(limit) - int(used) + sum(cached))
-    return rooms

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 
 from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.files import available_bytes
+from kvtrace.core.memory import available_bytes
 from kvtrace.core.native.library import StructAt, defer_signals, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.parameters import named

@@ -19,7 +19,7 @@ from kvreplay.plan import memory_check
 from kvreplay.plan.memory_check import PROCESS_ADDRESS_BYTES, PROCESS_BYTES, ROW_BYTES, check_memory
 from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import Replay, replay
-from kvtrace.core import files as files_of
+from kvtrace.core import memory, mounts
 from kvtrace.core.errors import OutOfMemory, TraceError
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
@@ -58,22 +58,35 @@ def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_what_is_available_is_the_least_of_all_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {
+        "/proc/self/mountinfo": "24 1 0:22 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw",
+        "/proc/self/cgroup": "0::/",
         "/proc/meminfo": f"MemTotal: {300 * KIB} kB\nMemAvailable: {200 * KIB} kB\n",
         "/sys/fs/cgroup/memory.max": str(100 * MIB),
         "/sys/fs/cgroup/memory.current": str(80 * MIB),
         "/sys/fs/cgroup/memory.stat": f"anon 1\ninactive_file {30 * MIB}\n",
     }
-    monkeypatch.setattr(files_of, "sys_text", lambda path: files.get(str(path)))
-    assert files_of.available_bytes() == 50 * MIB
+    for module in (memory, mounts):
+        monkeypatch.setattr(module, "sys_text", lambda path: files.get(str(path)))
+    monkeypatch.setattr(Path, "is_dir", lambda _path: True)
+    assert memory.available_bytes() == 50 * MIB
     # A batch system's job is a group below the top, without a namespace of its own.
     files |= {
         "/proc/self/cgroup": "1:cpu:/elsewhere\n0::/slurm/job_7/step_0",
         "/sys/fs/cgroup/slurm/job_7/memory.max": str(60 * MIB),
         "/sys/fs/cgroup/slurm/job_7/memory.current": str(20 * MIB),
     }
-    assert files_of.available_bytes() == 40 * MIB
+    assert memory.available_bytes() == 40 * MIB
     files |= {"/sys/fs/cgroup/memory.max": "max", "/sys/fs/cgroup/slurm/job_7/memory.max": "max"}
-    assert files_of.available_bytes() == 200 * MIB
+    assert memory.available_bytes() == 200 * MIB
+    # Version 1 has a hierarchy for each controller, or for several together.
+    files |= {
+        "/proc/self/mountinfo": "30 1 0:30 / /groups rw - cgroup cgroup rw,memory,hugetlb",
+        "/proc/self/cgroup": "4:memory,hugetlb:/job\n0::/",
+        "/groups/job/memory.limit_in_bytes": str(90 * MIB),
+        "/groups/job/memory.usage_in_bytes": str(70 * MIB),
+        "/groups/job/memory.stat": f"inactive_file 1\ntotal_inactive_file {5 * MIB}\n",
+    }
+    assert memory.available_bytes() == 25 * MIB
 
 
 def test_a_limit_on_the_rows_makes_a_long_trace_fit(

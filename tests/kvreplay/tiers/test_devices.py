@@ -23,8 +23,8 @@ from kvreplay.plan.replay_config import Config
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers import claims
 from kvreplay.tiers.claims import BlockDevice, examine, read_header, refusal, signatures
-from kvreplay.tiers.host import mounts
 from kvtrace.core.errors import DeviceError
+from kvtrace.core.mounts import mounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -1,0 +1,85 @@
+"""Mounted filesystems, and the directories of this process's control groups among them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvtrace.core.files import sys_text
+
+_VERSION_1, _VERSION_2 = "cgroup", "cgroup2"
+"""The types of filesystems of control groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mounted filesystem."""
+
+    device: str
+    """Its number, such as 259:1."""
+    point: str
+    kind: str
+    options: str
+
+
+def mounts(proc: Path = Path("/proc")) -> list[Mount]:
+    """Return the mounts in order of mounting. Source: proc(5), mountinfo."""
+    entries = []
+    for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
+        mount_fields, _, filesystem_fields = line.partition(" - ")
+        _id, _parent, device, _root, point, options, *_ = mount_fields.split()
+        kind, source, super_options = filesystem_fields.split()[:3]
+        if device.startswith("0:") and Path(source).is_block_device():
+            # Btrfs mounts have a device number of their own.
+            device = numbered(Path(source).stat().st_rdev)
+        all_options = dict.fromkeys([*options.split(","), *super_options.split(",")])
+        entries.append(Mount(device, unescaped(point), kind, ",".join(all_options)))
+    return entries
+
+
+def unescaped(point: str) -> str:
+    """Return the mount point that a table of mounts lists as `point`.
+
+    Such tables write blanks as \\040 (proc(5)).
+    """
+    return re.sub(r"\\([0-7]{3})", lambda escape: chr(int(escape[1], 8)), point)
+
+
+def numbered(device: int) -> str:
+    """Return the number of a device as /sys writes it, such as 259:1."""
+    return f"{os.major(device)}:{os.minor(device)}"
+
+
+def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
+    """Yield the directories of the control groups that limit this process by `controller`.
+
+    They go from its own group up to the topmost that is visible, in a hierarchy of version 1 that
+    has the controller and in that of version 2, which may lack the controller's files. Source:
+    cgroups(7).
+    """
+    hierarchies = [
+        mount
+        for mount in mounts(proc)
+        if mount.kind == _VERSION_2
+        or (mount.kind == _VERSION_1 and controller in mount.options.split(","))
+    ]
+    for line in (sys_text(proc / "self/cgroup") or "").splitlines():
+        _number, controllers, path = line.split(":", 2)
+        kind = _VERSION_2
+        if controllers:
+            kind = _VERSION_1 if controller in controllers.split(",") else ""
+        for mount in hierarchies:
+            if mount.kind != kind:
+                continue
+            top = Path(mount.point)
+            own_group = top / path.lstrip("/")
+            # In a namespace of control groups, the path may lie outside of what is mounted.
+            group = own_group if own_group.is_dir() else top
+            yield from (
+                directory
+                for directory in (group, *group.parents)
+                if directory == top or top in directory.parents
+            )
