@@ -40,7 +40,7 @@ bool engine_is_over(const Engine *engine) {
                engine->order.rows->total;
 }
 
-// --- queues and slots
+// --- queues
 
 static Drive *tier_drive_of_object(const Tier *tier, int64_t object) {
     return &tier->drive[tier->drive_of ? tier->drive_of[object] : 0];
@@ -71,23 +71,6 @@ void engine_wake_queues(Engine *engine) {
         queue_wake(&engine->queue[i]);
         if (engine->queue[i].event_fd == NONE) {
             pthread_cond_broadcast(&engine->queue[i].woken);
-        }
-    }
-}
-
-static void slots_return(Engine *engine, Slots *slots, int32_t slot) {
-    bool was_full = !slots_has_free(engine, slots);
-    slots->free[slots->blank++] = slot;
-    slots->count++;
-    atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
-                          slots->all - slots->count, memory_order_relaxed);
-    if (!was_full) {
-        return;
-    }
-    for (Queue *queue = engine->queue; queue < engine->queue + engine->queues; queue++) {
-        if (queue->slots == slots &&
-            (queue->ready.count || queue->first || queue->bulk || queue->closing)) {
-            queue_wake(queue);
         }
     }
 }

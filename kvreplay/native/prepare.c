@@ -4,77 +4,16 @@
 // together would otherwise reach the drive one by one, as the data becomes ready, whereas an engine
 // that offloads a KV cache has the data at once.
 //
-// The data is put into buffers of free slots, which stay free: a step that needs a slot takes one
-// without data if it can, and otherwise one of these, whose data is then lost and generated again
-// when it is due.
+// The data is put into buffers of free slots, which stay free (io_slots.c): where a step has to
+// take one for something else, its data is lost, and generated again when it is due.
 //
-// Call path: ring_run -> prepare_next_io; loop_take_step -> slots_take.
+// Call path: ring_run -> prepare_next_io -> find_later_write.
 #include "replay.h"
-
-#include <string.h>
 
 // A write of an I/O is prepared if there is at least this time for each of its bytes.
 static const double GENERATION_NS_PER_BYTE = 1.0;
 // Rows that one call looks at, at most: others wait for the lock meanwhile.
 enum { LOOK_ROWS = 1024 };
-
-// Returns how many slots have a buffer with memory and neither data nor an I/O.
-static int32_t count_blank(const Slots *slots) {
-    int32_t drawn = slots->all - slots->blank; // in use, prepared or being prepared
-    int32_t allowed = slots->allowed - drawn;
-    return slots->blank < allowed ? slots->blank : allowed;
-}
-
-bool slots_has_free(Engine *engine, Slots *slots) {
-    if (slots == &engine->slots) {
-        slots->allowed =
-            (int32_t)atomic_load_explicit(&engine->job->allowed_slots, memory_order_relaxed);
-    }
-    return count_blank(slots) > 0 || slots->prepared_ios > 0;
-}
-
-// Removes the prepared slot at `index` from the list, and returns it.
-static int32_t remove_prepared(Slots *slots, int32_t index) {
-    int32_t slot = slots->prepared[index].slot;
-    slots->prepared_ios--;
-    memmove(&slots->prepared[index], &slots->prepared[index + 1],
-            (size_t)(slots->prepared_ios - index) * sizeof(PreparedIo));
-    return slot;
-}
-
-// Returns the index of the slot with the data of `step`, or NONE.
-static int32_t find_prepared(const Slots *slots, const Step *step) {
-    if (step->operation->row->op != WRITE || !step->bytes) {
-        return NONE;
-    }
-    for (int32_t i = 0; i < slots->prepared_ios; i++) {
-        const PreparedIo *io = &slots->prepared[i];
-        if (io->number == step->operation->number && io->from_bytes == step->from_bytes) {
-            return i;
-        }
-    }
-    return NONE;
-}
-
-void slots_take(Engine *engine, Slots *slots, Step *step) {
-    int32_t index = find_prepared(slots, step);
-    step->is_prepared = index != NONE;
-    if (step->is_prepared) {
-        step->slot = remove_prepared(slots, index);
-    } else if (count_blank(slots) > 0) {
-        step->slot = slots->free[--slots->blank];
-    } else {
-        // The data that is lost is that of the write that is due last.
-        step->slot = remove_prepared(slots, slots->prepared_ios - 1);
-    }
-    slots->count--;
-    int32_t used = slots->all - slots->count;
-    if (slots == &engine->slots) {
-        engine->job->max_slots = max_of(engine->job->max_slots, used);
-    }
-    atomic_store_explicit(slots == &engine->slots ? &engine->job->in_flight : &engine->job->copying,
-                          used, memory_order_relaxed);
-}
 
 static int64_t laid_rows(const Engine *engine) {
     return atomic_load_explicit(&engine->order.rows->laid, memory_order_acquire);
@@ -118,10 +57,9 @@ bool prepare_next_io(Engine *engine, int queue_index, Use *use, int64_t now, int
     PreparedIo io;
     int64_t bytes = 0;
     engine_lock(engine);
-    slots_has_free(engine, slots);
     // Reads need slots, too: an eighth of them stays without data.
-    bool has_room =
-        slots->prepared_ios + slots->preparing < slots->allowed * 7 / 8 && count_blank(slots) > 0;
+    bool has_room = slots_count_blank(engine, slots) > 0 &&
+                    slots->prepared_ios + slots->preparing < slots->allowed * 7 / 8;
     Row *row = has_room ? find_later_write(engine, queue, now, &io, &bytes) : NULL;
     if (!row || now + (int64_t)((double)bytes * GENERATION_NS_PER_BYTE) > until_ns) {
         bool may_find_more = has_room && !row && queue->prepare_row < laid_rows(engine);

@@ -533,12 +533,19 @@ void operation_verify_data(Engine *engine, Use *use, const Step *step, const voi
 // Writes the path of an object's file to `name`; returns the directory that it is relative to.
 int32_t operation_write_path(const Tier *tier, int64_t object, char *name);
 
-// prepare.c
+// io_slots.c
 
-// Returns whether a slot is free and its buffer has memory.
-bool slots_has_free(Engine *engine, Slots *slots);
+// Returns how many slots have a buffer with memory, and neither data nor an I/O.
+int32_t slots_count_blank(const Engine *engine, Slots *slots);
+// Returns whether a step may take a slot.
+bool slots_has_free(const Engine *engine, Slots *slots);
 // Takes a free slot for `step`: the one with its data if there is one.
 void slots_take(Engine *engine, Slots *slots, Step *step);
+// Returns a slot, and wakes the queues that wait for one.
+void slots_return(Engine *engine, Slots *slots, int32_t slot);
+
+// prepare.c
+
 // Generates the data of one I/O of a write that is due later than `now`, by the time `until_ns`.
 // Returns whether to call it again.
 bool prepare_next_io(Engine *engine, int queue_index, Use *use, int64_t now, int64_t until_ns);
