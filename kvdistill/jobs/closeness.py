@@ -23,10 +23,10 @@ from kvdistill.jobs.job import MIB, FioMode, FioResult, JobOptions
 from kvdistill.jobs.mode_job import ModeJob
 from kvdistill.jobs.reference import REPLAYED
 from kvdistill.jobs.verdicts import (
+    DEPTH,
     DEPTH_TARGET,
-    DRAWN_DEPTH_TARGET,
     EXACT,
-    TRACE_DEPTH_TARGET,
+    GAPS,
     Compared,
     SamplingError,
     Side,
@@ -34,6 +34,7 @@ from kvdistill.jobs.verdicts import (
     Verdict,
     explain_misses,
     judge,
+    replayed_depth_target,
 )
 from kvdistill.profile.locality import BlockLocality, block_locality
 from kvdistill.profile.profile import Pacing, Profile, SourceKind
@@ -696,9 +697,10 @@ def compare(
         figures = msgspec.structs.replace(figures, mrc_error=None)
     depth_target = DEPTH_TARGET
     if is_replayed:
-        depth_target = TRACE_DEPTH_TARGET if run.is_replay else DRAWN_DEPTH_TARGET
+        depth_target = replayed_depth_target(DEPTH, is_replay=run.is_replay)
     has_lanes = run.mode is FioMode.REPLAY and run.job.lanes is not None
     verdict_list = judge(figures, source_figures, chance, depth_target, has_lanes=has_lanes)
+    misses_gaps = any(each.name == GAPS and each.passes is False for each in verdict_list)
     verdict_list = explain_misses(
         verdict_list,
         Compared(
@@ -710,7 +712,9 @@ def compare(
             has_lanes=has_lanes,
             has_null_engine=run.options.has_null_check,
             has_closed_loop=any(each.loop.pace is Pacing.CLOSED for each in profile.streams),
-            replayed_gap_ks=_replayed_gap_ks(run, figures) if is_replayed else None,
+            replayed_gap_ks=(
+                _replayed_gap_ks(run, figures) if is_replayed and misses_gaps else None
+            ),
         ),
     )
     spans = {"span_ns": run.distilled.profile.span_ns, "whole_ns": run.whole_ns}

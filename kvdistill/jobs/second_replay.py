@@ -19,13 +19,11 @@ from kvdistill.jobs.closeness import ClosenessPair
 from kvdistill.jobs.job import FioMode
 from kvdistill.jobs.verdicts import (
     BUSY_DEPTH,
-    BUSY_DEPTH_TARGET,
     DEPTH,
-    DRAWN_DEPTH_TARGET,
     ISSUE_DEPTH,
-    TRACE_DEPTH_TARGET,
     StreamFigures,
     Verdict,
+    replayed_depth_target,
 )
 
 _FIELDS = {DEPTH: "mean_depth", ISSUE_DEPTH: "depth_at_issue", BUSY_DEPTH: "busy_depth"}
@@ -60,7 +58,7 @@ def _judged(pair: ClosenessPair, verdict: Verdict, second: StreamFigures) -> Ver
     if not (job and first_depth and second_depth):
         return verdict
     lower, upper = sorted((first_depth, second_depth))
-    target = _target(pair, verdict)
+    target = replayed_depth_target(verdict.name, is_replay=pair.job == FioMode.REPLAY.job)
     nearest = min(upper, max(lower, job))
     distance = job / nearest - 1
     spread = upper / lower - 1
@@ -71,10 +69,3 @@ def _judged(pair: ClosenessPair, verdict: Verdict, second: StreamFigures) -> Ver
         reason = f"{replays}: it does not repeat; rerun when it is quiet"
         return msgspec.structs.replace(verdict, passes=None, reason=reason)
     return msgspec.structs.replace(verdict, value=distance, passes=True, reason=replays)
-
-
-def _target(pair: ClosenessPair, verdict: Verdict) -> float:
-    """Return the relative difference up to which the depth of a job of a trace passes."""
-    if pair.job != FioMode.REPLAY.job:
-        return DRAWN_DEPTH_TARGET
-    return TRACE_DEPTH_TARGET if verdict.name == DEPTH else BUSY_DEPTH_TARGET

@@ -152,6 +152,13 @@ class SamplingError:
 EXACT = SamplingError()
 
 
+def replayed_depth_target(name: str, *, is_replay: bool) -> float:
+    """Return the target of the depth `name` of a job of a trace, against a replay by kvreplay."""
+    if not is_replay:
+        return DRAWN_DEPTH_TARGET
+    return TRACE_DEPTH_TARGET if name == DEPTH else BUSY_DEPTH_TARGET
+
+
 def judge(
     figures: StreamFigures,
     source: StreamFigures,
@@ -253,8 +260,8 @@ def judge(
             chance.hot10_share / 2,
         ),
     ]
-    busy_target = BUSY_DEPTH_TARGET if is_replay else DRAWN_DEPTH_TARGET
     for name, field in ((ISSUE_DEPTH, "depth_at_issue"), (BUSY_DEPTH, "busy_depth")):
+        busy_target = replayed_depth_target(name, is_replay=is_replay)
         value = relative(getattr(figures, field), getattr(source, field))
         if value is not None:
             target_text = f"within {100 * busy_target:.0f} %"

@@ -120,18 +120,13 @@ def _hits_by_capacity(result: CapacityCurve | HitCounts) -> list[_HitsAtCapacity
             )
             for point in result.points
         ]
-    references = result.references
-
-    def ratio_of(hits: int) -> float | None:
-        return hits / references if references else None
-
     return [
         _HitsAtCapacity(
             bounded_capacity(at_capacity.capacity_blocks),
             0.0,
             at_capacity.hits,
-            ratio_of(at_capacity.hits),
-            ratio_of(at_capacity.optimal_hits),
+            result.ratio_of(at_capacity.hits),
+            result.ratio_of(at_capacity.optimal_hits),
         )
         for at_capacity in result.results
     ]

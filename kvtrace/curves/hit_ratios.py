@@ -256,7 +256,9 @@ class HitCounts:
 
     def to_polars(self) -> pl.DataFrame:
         """Return one row for each capacity; a null capacity is unlimited."""
-        rows = [asdict(result) | {"hit_ratio": self._ratio(result.hits)} for result in self.results]
+        rows = [
+            asdict(result) | {"hit_ratio": self.ratio_of(result.hits)} for result in self.results
+        ]
         types = {"capacity_blocks": pl.Int64, "hit_ratio": pl.Float64}
         return pl.DataFrame(rows, schema_overrides=types)
 
@@ -288,14 +290,15 @@ class HitCounts:
             [
                 bounded_capacity(result.capacity_blocks),
                 result.hits,
-                self._ratio(result.hits),
-                self._ratio(result.optimal_hits),
+                self.ratio_of(result.hits),
+                self.ratio_of(result.optimal_hits),
             ]
             for result in self.results
         ]
         return Document("", "", [Chapter("", [table_of(title, Sheet.SUMMARY, columns, rows)])])
 
-    def _ratio(self, hits: int) -> float | None:
+    def ratio_of(self, hits: int) -> float | None:
+        """Return `hits` as a share of all references; None without any."""
         return hits / self.references if self.references else None
 
     def _repr_html_(self) -> str:

@@ -123,6 +123,12 @@ class Counted(Timed):
         """The share of requests within the service level; null without one, or without requests."""
         return None if self.goodput is None else self.goodput.share
 
+    @property
+    def time_per_token_p99_ns(self) -> float | None:
+        """The p99 of modelled TPOT; null if decoding takes no time, or if unknown."""
+        times = None if self.decode is None else self.decode.time_per_token
+        return None if times is None else times.p99_ns
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point(Counted):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
@@ -188,33 +190,28 @@ def _largest_streams(streams: list[StreamStats]) -> str:
     return (", ".join(shown_streams) or "nothing") + (f" and {hidden} more" if hidden > 0 else "")
 
 
+_PERCENTILES: Final = (
+    ReportColumn("kind", ""),
+    ReportColumn("requests", unit=Unit.COUNT),
+    ReportColumn("p50_ns", "p50", Unit.NS),
+    ReportColumn("p95_ns", "p95", Unit.NS),
+    ReportColumn("p99_ns", "p99", Unit.NS),
+    ReportColumn("p99_9_ns", "p99.9", Unit.NS),
+)
+"""Columns of modelled times of requests, with and without offload."""
+
+
 def first_token_table(first: TimeToFirstToken) -> ReportTable:
     """Build the table of modelled TTFT: as simulated, and in a simulation without offload."""
     rows = [asdict(first.with_cache) | {"kind": "as simulated", "requests": first.requests}]
     if first.without_offload is not None:
         label = {"kind": "without offload", "requests": first.requests_without_offload}
         rows.append(asdict(first.without_offload) | label)
-    columns = [
-        ReportColumn("kind", ""),
-        ReportColumn("requests", unit=Unit.COUNT),
-        ReportColumn("p50_ns", "p50", Unit.NS),
-        ReportColumn("p95_ns", "p95", Unit.NS),
-        ReportColumn("p99_ns", "p99", Unit.NS),
-        ReportColumn("p99_9_ns", "p99.9", Unit.NS),
-    ]
-    return table_of("modelled time to first token", Sheet.SUMMARY, columns, rows)
+    return table_of("modelled time to first token", Sheet.SUMMARY, _PERCENTILES, rows)
 
 
 def time_per_token_table(decode: DecodeStats) -> ReportTable:
     """Build the table of modelled TPOT by request, with and without offload."""
-    columns = [
-        ReportColumn("kind", ""),
-        ReportColumn("requests", unit=Unit.COUNT),
-        ReportColumn("p50_ns", "p50", Unit.NS),
-        ReportColumn("p95_ns", "p95", Unit.NS),
-        ReportColumn("p99_ns", "p99", Unit.NS),
-        ReportColumn("p99_9_ns", "p99.9", Unit.NS),
-    ]
     rows = [
         asdict(times) | {"kind": kind, "requests": requests}
         for kind, requests, times in (
@@ -223,7 +220,7 @@ def time_per_token_table(decode: DecodeStats) -> ReportTable:
         )
         if times is not None
     ]
-    return table_of("modelled time per output token (TPOT)", Sheet.SUMMARY, columns, rows)
+    return table_of("modelled time per output token (TPOT)", Sheet.SUMMARY, _PERCENTILES, rows)
 
 
 def goodput_line(goodput: Goodput) -> str:

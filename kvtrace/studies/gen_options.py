@@ -529,3 +529,22 @@ def prepare(
         slo=run.slo,
         load_name=str(file or users.open_loop(source)),
     )
+
+
+def prepare_gen(
+    arguments: GenArguments,
+    read: Callable[[SourceArguments, Path, int, int | None], Requests] = SourceArguments.read,
+) -> Scenario:
+    """Return the scenario of the `arguments` of a `gen`; `read` reads the file."""
+    scenario = prepare(
+        arguments.file,
+        arguments.fleet.apply_to(arguments.stack),
+        arguments.users,
+        arguments.run,
+        arguments.source,
+        arguments.turns,
+        read=read,
+        events=arguments.event or (),
+    )
+    arguments.fleet.check(scenario.preset)
+    return scenario

@@ -159,10 +159,9 @@ class GpuSearch:
         counts = []
         for configuration in configurations:
             result = results[configuration.number]
-            share = None if isinstance(result, Failed) else result.goodput_share
-            is_running = not isinstance(result, Failed) and not result.stalled_requests
-            decode = None if isinstance(result, Failed) else result.decode
-            times = None if decode is None else decode.time_per_token
+            figures = None if isinstance(result, Failed) else result
+            share = None if figures is None else figures.goodput_share
+            is_running = figures is not None and not figures.stalled_requests
             counts.append(
                 GpuCount(
                     cache=cache,
@@ -171,10 +170,12 @@ class GpuSearch:
                     gpus=degree * nodes,
                     is_met=is_running and share is not None and share >= self._share,
                     goodput_share=share,
-                    first_token_p99_ns=(
-                        None if isinstance(result, Failed) else result.first_token_ns("p99_ns")
-                    ),
-                    time_per_token_p99_ns=None if times is None else times.p99_ns,
+                    first_token_p99_ns=None
+                    if figures is None
+                    else figures.first_token_ns("p99_ns"),
+                    time_per_token_p99_ns=None
+                    if figures is None
+                    else figures.time_per_token_p99_ns,
                     command=configuration.command,
                 )
             )

@@ -46,7 +46,7 @@ from kvtrace.studies.gen_options import (
     StoringArguments,
     gen_option_names,
     parse_gen,
-    prepare,
+    prepare_gen,
 )
 from kvtrace.studies.least_gpus import (
     DEGREES,
@@ -421,15 +421,7 @@ class _Request:
         own_argv = ["--preset", self.preset]
         own_argv += [] if named_router is None else ["--router", str(named_router)]
         request = parse_gen((*argv, *own_argv))
-        scenario = prepare(
-            request.file,
-            request.fleet.apply_to(request.stack),
-            request.users,
-            request.run,
-            request.source,
-            request.turns,
-        )
-        request.fleet.check(scenario.preset)
+        scenario = prepare_gen(request)
         nodes = scenario.preset.fleet.nodes
         routers = ["-"]
         if nodes > 1:

@@ -673,7 +673,6 @@ class Plan:
         wear = [] if row.figures is None else self._wear(row.configuration, row.figures)
         dram_cost, storage_cost = row.parts
         decode = None if row.figures is None else row.figures.decode
-        times = None if decode is None else decode.time_per_token
         return Fleet(
             nodes=self.nodes,
             store=str(knobs[STORE]),
@@ -683,7 +682,9 @@ class Plan:
             hit_ratio=candidate.hit_ratio,
             first_token_p50_ns=row.first_token_ns("p50_ns"),
             first_token_p99_ns=row.first_token_ns("p99_ns"),
-            time_per_token_p99_ns=None if times is None else times.p99_ns,
+            time_per_token_p99_ns=(
+                None if row.figures is None else row.figures.time_per_token_p99_ns
+            ),
             output_tokens_per_s=None if decode is None else decode.tokens_per_s,
             goodput_share=candidate.goodput_share,
             stalled_requests=candidate.stalled_requests,

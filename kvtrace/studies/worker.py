@@ -27,7 +27,7 @@ from kvtrace.sim.baseline import (
 from kvtrace.sim.presets.preset import Entry, Preset
 from kvtrace.sim.scenario import Scenario
 from kvtrace.sim.simulation import Load
-from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare
+from kvtrace.studies.gen_options import SourceArguments, parse_gen, prepare_gen
 from kvtrace.studies.run import Failed, Result, Task, run_locally, run_on_dask
 from kvtrace.studies.study import FILE, Configuration, Results, files_sha256, key_of
 
@@ -41,17 +41,7 @@ def simulate(task: Task) -> Simulated:
         # Typer keeps the values of a command line in one place for all threads.
         with _PREPARING:
             request = parse_gen(task.argv)
-            scenario = prepare(
-                request.file,
-                request.fleet.apply_to(request.stack),
-                request.users,
-                request.run,
-                request.source,
-                request.turns,
-                read=partial(_read, task.file_sha256),
-                events=request.event or (),
-            )
-            request.fleet.check(scenario.preset)
+            scenario = prepare_gen(request, partial(_read, task.file_sha256))
             stack = Stack(
                 scenario.preset, scenario.model, scenario.load, scenario.ranks, scenario.span_ns
             )
