@@ -9,6 +9,7 @@ import errno
 import gc
 import inspect
 import os
+import resource
 import signal
 import sys
 import threading
@@ -481,6 +482,8 @@ def _run(app: typer.Typer, program: str) -> NoReturn:
     gc.set_threshold(_GARBAGE_COLLECTION_OBJECTS)
     try:
         code = app(standalone_mode=False, prog_name=program)
+    except OutOfMemory as error:
+        _fail_for_memory(program, str(error))
     except KvError as error:
         _fail(program, str(error), error.exit_code)
     except UsageError as error:
@@ -520,12 +523,12 @@ def _fail_by_system(program: str, error: Exception) -> NoReturn:
         or any(message in str(error) for message in _NO_MEMORY_MESSAGES)
     )
     if is_memory_error:
-        _fail(program, _NO_MEMORY, OutOfMemory.exit_code)
+        _fail_for_memory(program, _NO_MEMORY)
     if isinstance(error, OSError) and error.errno is not None:
         where = f"{error.filename}: " if error.filename else ""
         _fail(program, f"{where}{error.strerror or error}", DeviceError.exit_code)
     if isinstance(error, RuntimeError) and _NO_THREAD in str(error):
-        _fail(program, f"{_NO_MEMORY} to start a thread", OutOfMemory.exit_code)
+        _fail_for_memory(program, f"{_NO_MEMORY} to start a thread")
     if _DUCKDB_INTERRUPTED in str(error):
         _fail(program, "interrupted", INTERRUPTED)
     # Arrow raises an OSError without a number for a damaged file.
@@ -548,14 +551,30 @@ def leave_at_once(code: int) -> NoReturn:
     os._exit(code)
 
 
+def _fail_for_memory(program: str, message: str) -> NoReturn:
+    """Print `message` as one line on stderr and exit with OutOfMemory's exit code.
+
+    Under a limit on the address space, libraries crash in Python's own shutdown where they cannot
+    allocate memory: a signal would replace the exit code.
+    """
+    _print_error(program, message)
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        leave_at_once(OutOfMemory.exit_code)
+    sys.exit(OutOfMemory.exit_code)
+
+
 def _fail(program: str, message: str, code: int) -> NoReturn:
     """Print `message` as one line on stderr and exit with `code`."""
+    _print_error(program, message)
+    sys.exit(code)
+
+
+def _print_error(program: str, message: str) -> None:
     words = [
         word if len(word) <= _MAX_WORD_LENGTH else f"{word[:_MAX_WORD_LENGTH]}…"
         for word in message.split()
     ]
     typer.echo(f"{program}: error: {printable(' '.join(words))}", err=True)
-    sys.exit(code)
 
 
 def command_line() -> list[str]:

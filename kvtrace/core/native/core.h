@@ -39,7 +39,14 @@ static inline uint64_t mixed(uint64_t n) {
 //
 // If memory is out, the thread jumps to `out_of_memory`; if that is NULL, the process ends.
 
-extern _Thread_local jmp_buf *out_of_memory;
+// With the GNU C library, storage of this kind is reserved as the library is loaded. It would be
+// allocated by the first use in a thread otherwise, and the loader ends a process without memory.
+#ifdef __GLIBC__
+#define THREAD_LOCAL __attribute__((tls_model("initial-exec"))) _Thread_local
+#else
+#define THREAD_LOCAL _Thread_local
+#endif
+extern THREAD_LOCAL jmp_buf *out_of_memory;
 
 // Memory for `count` items of `size` bytes: `memory` enlarged as by realloc, or new zeros.
 void *memory_grow(void *memory, int64_t count, size_t size);

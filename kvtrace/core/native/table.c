@@ -24,7 +24,7 @@ enum {
 
 // --- memory
 
-_Thread_local jmp_buf *out_of_memory;
+THREAD_LOCAL jmp_buf *out_of_memory;
 
 static void *memory_or_exit(void *memory) {
     if (memory) {

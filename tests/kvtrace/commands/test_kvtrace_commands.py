@@ -350,7 +350,7 @@ def test_a_trace_that_is_there_is_replaced_if_that_is_said(tmp_path, monkeypatch
 
 
 @pytest.mark.first(limit_mib=1)
-@pytest.mark.parametrize("limit_mib", [800, 700, 620, 900])
+@pytest.mark.parametrize("limit_mib", [800, 700, 660, 900])
 def test_a_simulation_out_of_memory_ends_in_one_line(tmp_path, limit_mib):
     # As on two processors: libraries reserve memory for a thread of each.
     code = "import os, resource; os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])"
