@@ -231,6 +231,8 @@ def llms_page() -> str:
     nav = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for title, page in re.findall(r"^ +- (.+): (\S+\.md)$", nav, re.MULTILINE):
         text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+        if included := re.match(r'--8<-- "(.+)"', text):
+            text = (ROOT / included[1]).read_text(encoding="utf-8")
         for aside in (r"(?s)```.*?```", r"(?m)^#.*$", r"(?m)^\|.*$"):
             text = re.sub(aside, "", text)
         first = re.split(r"(?<=[.?:])\s", " ".join(text.split()), maxsplit=1)[0].rstrip(":")

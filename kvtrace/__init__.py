@@ -12,7 +12,7 @@ imported when they are first used, so that `import kvtrace` takes no time.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 if TYPE_CHECKING:
     from kvtrace.core.errors import (
