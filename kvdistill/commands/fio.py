@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,7 @@ from kvtrace.core.run.run_file import generate
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.temporary import temporary_folder
+from kvtrace.studies import completion as kvtrace_completion
 
 
 def profile(
@@ -49,15 +51,53 @@ def profile(
     answer(distilled, lambda: Document("", "", [profile_chapter(distilled)]), as_json=json)
 
 
-def fio(
-    source: Annotated[Path | None, SOURCE] = None,
-    output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
+_LONGER_DURATIONS = ("5min", "20min", "1h", "4h")
+"""Simulated times to try until the drive is read: a cache is only written while it fills."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenArguments:
+    """Options of `kvtrace gen` that stand for an INPUT: those that most users of an engine give."""
+
     gen: str | None = option(
         "Instead of INPUT: options of `kvtrace gen`, which makes the trace in the folder of the"
         " jobs. Without --tier, its slowest tier is used."
-    ),
+    )
+    preset: str | None = option(
+        "Instead of INPUT: the caching stack, as in --gen.",
+        autocompletion=kvtrace_completion.presets,
+    )
+    model: str | None = option("Its model, as in --gen.", autocompletion=kvtrace_completion.models)
+    users: int | None = option("Its users, as in --gen.", min=1)
+    duration: str | None = option(
+        "Its simulated time, as in --gen.  [default: the preset's, or as long as it takes until the"
+        " drive is read]"
+    )
+
+    @property
+    def has_default_duration(self) -> bool:
+        """Whether users are simulated for as long as their preset says."""
+        return self.gen is None and self.duration is None
+
+    def command_line(self) -> str | None:
+        """Return the options of `kvtrace gen`; None if none is given."""
+        named_options = [
+            word
+            for name in ("preset", "model", "users", "duration")
+            if (value := getattr(self, name)) is not None
+            for word in (f"--{name}", str(value))
+        ]
+        if self.gen is None and not named_options:
+            return None
+        return " ".join([*filter(None, [self.gen]), shlex.join(named_options)]).strip()
+
+
+def fio(
+    source: Annotated[Path | None, SOURCE] = None,
+    output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
     tier: Tier = None,
     *,
+    gen: GenArguments,
     options: JobOptions,
     window: WindowArguments,
     force: Force = False,
@@ -74,7 +114,8 @@ def fio(
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
-    kvdistill fio --gen "--preset lmcache-disk --users 100 --duration 10m" -o jobs
+    kvdistill fio --preset lmcache --users 100 --model 70b -o jobs
+    kvdistill fio --gen "--preset lmcache-disk --request-rate 5/s --duration 10m" -o jobs
     kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
     kvdistill fio run -o jobs --mode stat
     cd jobs && fio prefill.fio && fio replay.fio
@@ -101,14 +142,36 @@ def fio(
 
 
 def _source(
-    source: Path | None, gen: str | None, tier: str | None, output: Path
+    source: Path | None, gen: GenArguments, tier: str | None, output: Path
 ) -> tuple[Path, str | None]:
     """Return the source and tier; `gen` makes the source first."""
-    if (source is None) == (gen is None):
-        raise ConfigError("name one INPUT, or give --gen with the options of `kvtrace gen`")
-    if source is not None:
-        return source, tier
+    command_line = gen.command_line()
+    if (source is None) == (command_line is None):
+        raise ConfigError(
+            "name one INPUT, or say what to simulate: --preset, --model, --users and --duration, or"
+            " --gen with any options of `kvtrace gen`"
+        )
+    if source is not None or command_line is None:
+        return source or Path(), tier
     trace_path = output / "trace.parquet"
     output.mkdir(parents=True, exist_ok=True)
-    generate(gen or "", trace_path)
+    generate(command_line, trace_path)
+    if gen.has_default_duration and not _reads(trace_path, tier):
+        for duration in _LONGER_DURATIONS:
+            log(f"nothing is read yet: simulating {duration} instead")
+            # The notes of the first simulation hold for this one, too.
+            generate(f"{command_line} --duration {duration} --quiet", trace_path)
+            if _reads(trace_path, tier):
+                break
+        else:
+            log("nothing is read in 4 h either: the cache above holds all; back to the first")
+            generate(f"{command_line} --quiet", trace_path)
     return trace_path, tier or open_table(trace_path, TRACE).meta.tiers[-1].name
+
+
+def _reads(trace: Path, tier: str | None) -> bool:
+    """Return whether the trace reads from `tier`, by default from its slowest one."""
+    stats = open_table(trace, TRACE).meta.stats or {}
+    tiers = [entry for entry in stats.get("tiers", []) if tier in (None, entry["name"])]
+    # Tiers of single nodes (nvme@3) are not counted in a fleet's sums.
+    return not tiers or tiers[-1]["read_bytes"] > 0

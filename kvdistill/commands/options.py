@@ -8,6 +8,7 @@ from typing import Annotated, TypedDict
 
 import typer
 
+from kvdistill.commands import completion
 from kvtrace.core.app import option
 
 SOURCE = typer.Argument(
@@ -24,6 +25,7 @@ Tier = Annotated[
             "Tier or disk to use; needed if there are several. In a fleet, nvme@3 is the tier of node"
             " 3."
         ),
+        autocompletion=completion.tiers,
     ),
 ]
 

@@ -14,6 +14,7 @@ from typing import Annotated
 
 import typer
 
+from kvdistill.commands import completion
 from kvdistill.commands.options import Json, Outputs
 from kvtrace.core import pa
 from kvtrace.core.app import command_line, emit_json, log, option
@@ -142,7 +143,11 @@ def sql(
         ),
     ] = None,
     query: str | None = option(
-        "Run a query of the library, by name.", None, "--query -q", show_default=False
+        "Run a query of the library, by name.",
+        None,
+        "--query -q",
+        show_default=False,
+        autocompletion=completion.queries,
     ),
     list_: bool = option("List the queries of the library.", False, "--list"),
     json: Json = False,

@@ -45,7 +45,7 @@ from kvdistill.jobs.verdicts import (
 )
 from kvdistill.profile.notebook import html_table
 from kvdistill.profile.profile import SourceKind
-from kvdistill.profile.sources import Distilled, distil_source, file_of
+from kvdistill.profile.sources import Distilled, distil_source, file_of, first_read_ns
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import find_json, write_text
 from kvtrace.core.limit import Limit
@@ -162,16 +162,7 @@ def check(
         notes.append("the check issues no discards: reads and writes are compared")
     place = target.parent if storage.device is None else folder
     with temporary_folder(".check-", place) as folder_path:
-        checked = distilled
-        if distilled.ios is not None and distilled.source is not None:
-            checked = distil_source(distilled.source, distilled.tier, part_limit, folder_path)
-        is_whole = checked is distilled or checked.profile.ops == distilled.profile.ops
-        window = (
-            "the whole window"
-            if is_whole
-            else f"the first {format_duration(checked.profile.span_ns)}"
-        )
-        checked = distilled if is_whole else checked
+        checked, window = checked_part(distilled, part_limit, folder_path)
         skipped = set(modes) - set(supported_modes(checked, None))
         notes += [
             f"{mode.job} is not checked: all operations of {window} share one instant"
@@ -221,6 +212,33 @@ def check(
         notes=list(dict.fromkeys(notes)),
         issue_us=issue_us,
     )
+
+
+def checked_part(distilled: Distilled, limit: Limit, scratch: Path) -> tuple[Distilled, str]:
+    """Return the part of a source that a check covers, and what it is called.
+
+    It is the first part within `limit`. If nothing is read there, as while a cache is still filled,
+    it begins with the first read, because a check of writes alone says nothing of the drive's reads.
+    """
+    if distilled.ios is None or distilled.source is None:
+        return distilled, "the whole window"
+    part = distil_source(distilled.source, distilled.tier, limit, scratch)
+    if part.profile.ops == distilled.profile.ops:
+        return distilled, "the whole window"
+    is_bound_by_time = limit.rows is None and distilled.limit.moved_bytes is None
+    is_trace = distilled.profile.origin.kind is SourceKind.TRACE
+    if is_trace and is_bound_by_time and distilled.profile.read.ops and not part.profile.read.ops:
+        begin_ns = first_read_ns(distilled.source, distilled.tier, limit.begin_ns)
+        if begin_ns is not None:
+            part = distil_source(
+                distilled.source, distilled.tier, replace(limit, begin_ns=begin_ns), scratch
+            )
+            span = format_duration(part.profile.span_ns)
+            return (
+                part,
+                f"{span} from the first read on, {format_duration(begin_ns)} after the start",
+            )
+    return part, f"the first {format_duration(part.profile.span_ns)}"
 
 
 def _storage_of(target: Path, options: JobOptions) -> CheckStorage:

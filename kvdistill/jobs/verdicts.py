@@ -159,6 +159,17 @@ def replayed_depth_target(name: str, *, is_replay: bool) -> float:
     return TRACE_DEPTH_TARGET if name == DEPTH else BUSY_DEPTH_TARGET
 
 
+def _one_sided(source_share: float, job_share: float) -> Verdict | None:
+    """Return the verdict on the read share where neither side mixes reads and writes, else null.
+
+    The shares are equal then, which is no evidence for either kind of operation.
+    """
+    if source_share != job_share or 0 < source_share < 1:
+        return None
+    missing = "written" if source_share else "read"
+    return Verdict("read share", "within 1.5 %", None, None, f"nothing is {missing}")
+
+
 def judge(
     figures: StreamFigures,
     source: StreamFigures,
@@ -220,7 +231,8 @@ def judge(
         return Verdict(name, target, value, None if reason else False, reason, repetitions)
 
     rows = [
-        judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
+        _one_sided(source.read_share, figures.read_share)
+        or judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
         judged(IO_RATE, "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late_note),
         judged(
             "bytes a second",

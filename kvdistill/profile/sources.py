@@ -798,6 +798,23 @@ def _row_columns(batch: Columns) -> list[NDArray[np.int64]]:
 Rows = Callable[[], Iterator[Columns]]
 
 
+def first_read_ns(trace: Path, tier: str | None, from_ns: int = 0) -> int | None:
+    """Return when the first read of `tier` at or after `from_ns` is; null if nothing is read then.
+
+    Both are counted from the tier's first operation, as the begin of a window is.
+    """
+    first_ns: int | None = None
+    for batch in _trace_source(trace, tier).rows(Limit()):
+        ts_ns = batch["ts_ns"]
+        if first_ns is None and len(ts_ns):
+            first_ns = int(ts_ns[0])
+        reads_ns = ts_ns[batch["op"] == READ] - (first_ns or 0)
+        reads_ns = reads_ns[reads_ns >= from_ns]
+        if len(reads_ns):
+            return int(reads_ns[0])
+    return None
+
+
 def place_objects(
     rows: Rows, objects: Objects, ios: Path, operations_name: str
 ) -> tuple[AddressSpace, int]:

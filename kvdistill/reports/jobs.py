@@ -98,7 +98,7 @@ def written_document(
             answers = _closeness_lines(written.closeness)
         else:
             answers = _prediction_lines(written)
-        lines_of_answer = [*answers, *lines_of_answer]
+        lines_of_answer = [*_coverage_lines(written.profile), *answers, *lines_of_answer]
     elif written.log is not None:
         log = written.log
         counts = {
@@ -116,6 +116,22 @@ def written_document(
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", lines_of_answer[0], chapters, subject=lines_of_answer[1:])
+
+
+def _coverage_lines(profile: Profile) -> list[str]:
+    """Return a line that says what the jobs do not test, if the source only reads or only writes."""
+    span = format_duration(profile.span_ns)
+    for name, lacking, direction in (
+        ("WRITES ONLY", "read", profile.read),
+        ("READS ONLY", "written", profile.write),
+    ):
+        if not direction.ops:
+            line = (
+                f"{name}: nothing is {lacking} on tier {profile.tier} in these {span}; a longer"
+                " source (--duration), or another window of it (--from, --busiest), may hold both"
+            )
+            return [line]
+    return []
 
 
 def _prediction_lines(written: WrittenJobs) -> list[str]:

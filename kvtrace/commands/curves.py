@@ -15,7 +15,7 @@ from kvtrace.core.app import Plot, command_line, emit_json, log, option, progres
 from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
-from kvtrace.studies import gen_options
+from kvtrace.studies import completion, gen_options
 
 LRU, TTL = "lru", "ttl"
 INSTANT = "instant"
@@ -74,7 +74,9 @@ def sim(
 
 def mrc(
     file: RequestFile,
-    model: str = option("The model whose KV cache is simulated.", "llama3.1-8b"),
+    model: str = option(
+        "The model whose KV cache is simulated.", "llama3.1-8b", autocompletion=completion.models
+    ),
     kv_dtype: gen_options.KvDtype = None,
     chunk_tokens: int | None = option(
         "Tokens per object.  [default: the source's blocks]", min=1, max=2**31 - 1

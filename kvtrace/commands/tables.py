@@ -40,6 +40,7 @@ from kvtrace.core.units import (
     positive,
     printable,
 )
+from kvtrace.studies import completion
 from kvtrace.studies.gen_options import MaxRequests, Seed, SourceArguments, TensorParallel
 
 if TYPE_CHECKING:
@@ -332,7 +333,11 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
 
 def models(
     model: Annotated[
-        str | None, typer.Argument(help="A model, or a path to a config.json; without it, all.")
+        str | None,
+        typer.Argument(
+            help="A model, or a path to a config.json; without it, all.",
+            autocompletion=completion.models,
+        ),
     ] = None,
     tensor_parallel: TensorParallel = 1,
     kv_dtype: str | None = option(
@@ -372,7 +377,12 @@ def models(
 
 def presets(
     preset: Annotated[
-        str | None, typer.Argument(help="One of the presets; without it, all.", metavar="NAME")
+        str | None,
+        typer.Argument(
+            help="One of the presets; without it, all.",
+            metavar="NAME",
+            autocompletion=completion.presets,
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -26,7 +26,7 @@ from kvtrace.core.units import counted, format_bytes, parse_bytes, parse_duratio
 from kvtrace.curves.documents import bounded_capacity, curve_document
 from kvtrace.curves.mrc import CurvePoint, HitCurve, SufficientCapacity, check_policy, sweep
 from kvtrace.curves.stack import optimal_uses, policy_uses
-from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.catalogue import find_model, full_model_name
 from kvtrace.llm.shape import bytes_per_token
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
@@ -226,7 +226,7 @@ def capacity_curve(
         requests = read_requests(requests)
     shape, chosen = find_model(model, kv_dtype), check_policy(policy)
     curve = sweep(requests, shape, chunk_tokens, points, chosen, sample)
-    return CapacityCurve(model, requests.origin, policy, curve)
+    return CapacityCurve(full_model_name(model), requests.origin, policy, curve)
 
 
 @dataclass(frozen=True, slots=True)

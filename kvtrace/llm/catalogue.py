@@ -34,6 +34,8 @@ from kvtrace.llm.huggingface import read_model
 
 _TABLE = Path(__file__).with_name("models.toml")
 _TUNED = {"instruct", "chat", "it", "hf", "base"}
+_MOST_NAMED: Final = 8
+"""Models that an error names."""
 _ANY_CONTEXT_TOKENS = 2**31
 
 
@@ -49,6 +51,28 @@ def load_models() -> dict[str, shapes.ModelShape]:
     return models
 
 
+_USUAL_MODELS: Final = {"8b": "llama3.1-8b", "70b": "llama3.1-70b", "405b": "llama3.1-405b"}
+"""The models that a size alone stands for: those that published figures of KV caches are for."""
+
+
+def full_model_name(name: str) -> str:
+    """Return the model that `name` stands for.
+
+    It is a size, or a name that begins one model's. Any other name is returned as it is, such as
+    the path of a config.json.
+
+    >>> full_model_name("70b"), full_model_name("mistral"), full_model_name("qwen3")
+    ('llama3.1-70b', 'mistral-7b', 'qwen3')
+    """
+    if usual := _USUAL_MODELS.get(name.lower()):
+        return usual
+    plain = _plain(name)
+    if not plain or any(_plain(model) == plain for model in load_models()):
+        return name
+    beginning = [model for model in load_models() if _plain(model).startswith(plain)]
+    return beginning[0] if len(beginning) == 1 else name
+
+
 def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     """Return the model called `name`, or that of the Hugging Face config.json at that path.
 
@@ -56,7 +80,8 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
     `kv_dtype` replaces the dtype of the cache. ConfigError, with the nearest names, if there is no
     such model.
     """
-    models, path = load_models(), Path(name)
+    models, path, given = load_models(), Path(name), name
+    name = full_model_name(name)
     if name not in models and (name.endswith(".json") or path.is_dir()):
         return read_model(path / "config.json" if path.is_dir() else path, kv_dtype)
     # Maker, case and tuning suffix are ignored.
@@ -74,11 +99,13 @@ def find_model(name: str, kv_dtype: str | None = None) -> shapes.ModelShape:
         )
         shapes.check(changed, named("kv_dtype"))
         return changed
-    near = difflib.get_close_matches(_plain(name), {_plain(model): model for model in models}, n=3)
-    nearest = [model for model in models if _plain(model) in near]
+    plain_names = {_plain(model): model for model in models}
+    near = [plain for plain in plain_names if plain.startswith(_plain(name))][:_MOST_NAMED]
+    near = near or difflib.get_close_matches(_plain(name), plain_names, n=3)
+    nearest = [plain_names[plain] for plain in near]
     hint = f"the nearest are {', '.join(nearest)}" if nearest else f"known are {', '.join(models)}"
     raise ConfigError(
-        f"unknown model {name!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)"
+        f"unknown model {given!r}; {hint}, or a path to a config.json (`kvtrace models` lists all)"
     )
 
 
@@ -205,6 +232,7 @@ def describe_model(
     for parameter, (value, maximum) in limits.items():
         if not 0 < value <= maximum:
             raise ConfigError(f"{named(parameter, value)}: must be > 0 and at most {maximum}")
+    name = full_model_name(name)
     model = find_model(name, kv_dtype)
     options: JsonObject = {
         "ranks": ranks,

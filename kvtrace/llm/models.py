@@ -8,7 +8,7 @@ from pathlib import Path
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.llm import shape as shapes
-from kvtrace.llm.catalogue import describe_model, find_model, load_models
+from kvtrace.llm.catalogue import describe_model, find_model, full_model_name, load_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,8 @@ def model(name: str | Path, *, kv_dtype: str | None = None) -> Model:
         131072
 
     """
-    return Model(str(name), find_model(str(name), kv_dtype))
+    full_name = full_model_name(str(name))
+    return Model(full_name, find_model(full_name, kv_dtype))
 
 
 def models() -> list[Model]:

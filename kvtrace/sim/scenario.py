@@ -16,7 +16,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.units import parse_duration_ns, positive
 from kvtrace.llm import serving
-from kvtrace.llm.catalogue import find_model, logged_model
+from kvtrace.llm.catalogue import find_model, full_model_name, logged_model
 from kvtrace.llm.shape import ModelShape
 from kvtrace.requests.requests import Requests, Turns, choose
 from kvtrace.requests.users import (
@@ -27,7 +27,7 @@ from kvtrace.requests.users import (
     make_overlapping,
 )
 from kvtrace.sim.fleet import parse_all
-from kvtrace.sim.presets.preset import Preset, load_preset
+from kvtrace.sim.presets.preset import Preset, full_preset_name, load_preset
 from kvtrace.sim.service_level import ServiceLevel, parse_service_level
 from kvtrace.sim.simulation import FOREVER_NS, Load, Simulation, has_times
 
@@ -131,9 +131,10 @@ def build_scenario(
 
     """
     service_level = None if slo is None else parse_service_level(slo)
+    preset = full_preset_name(preset)
     plain = load_preset(preset, settings)
     logged = None if requests is None or model else logged_model(requests.origin)
-    model_name = logged[0] if logged else model or plain.load.model or MODEL
+    model_name = logged[0] if logged else full_model_name(model or plain.load.model or MODEL)
     shape = logged[1] if logged and not kv_dtype else find_model(model_name, kv_dtype)
     roofline: JsonObject = {}
 

@@ -39,6 +39,7 @@ from kvtrace.core.units import (
 )
 from kvtrace.requests.registry import SOURCES, detect, read
 from kvtrace.sim.routers import Router
+from kvtrace.studies import completion
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests
@@ -284,13 +285,19 @@ class StackArguments:
     """The caching stack and the model that it serves."""
 
     model: str | None = option(
-        "The model whose KV cache is simulated.  [default: the preset's, or llama3.1-8b]"
+        "The model whose KV cache is simulated.  [default: the preset's, or llama3.1-8b]",
+        autocompletion=completion.models,
     )
     kv_dtype: KvDtype = None
-    preset: str = option("The caching stack to imitate: a name, or a .toml file.", "mlperf")
+    preset: str = option(
+        "The caching stack to imitate: a name, or a .toml file.",
+        "mlperf",
+        autocompletion=completion.presets,
+    )
     gpu: str | None = option(
         "GPU: a100, h100, h200, b200, l40s, mi300x, or instant, which takes no time.  [default: the"
-        " preset's: h100; instant for mlperf]"
+        " preset's: h100; instant for mlperf]",
+        autocompletion=completion.gpus,
     )
     settings: list[str] | None = option(
         "Change a knob of the preset.", None, "--set", metavar="KEY=VALUE", parse=check_units
@@ -301,7 +308,11 @@ class StackArguments:
 class StoringArguments(StackArguments):
     """The caching stack and the model, with a default preset that stores below memory."""
 
-    preset: str = option("The caching stack to imitate: a name, or a .toml file.", "lmcache-disk")
+    preset: str = option(
+        "The caching stack to imitate: a name, or a .toml file.",
+        "lmcache-disk",
+        autocompletion=completion.presets,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +339,8 @@ class FleetArguments:
     )
     router: str | None = option(
         f"Which node serves a request: {', '.join(Router)}.  [default: the preset's, or"
-        " round-robin]"
+        " round-robin]",
+        autocompletion=completion.routers,
     )
     rack_nodes: int | None = option(
         "Nodes that share each tier of scope=rack.  [default: the preset's, or 8]", min=1

@@ -35,7 +35,7 @@ from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
 from kvtrace.sim.fleet import BACK_WITHIN
-from kvtrace.sim.presets.preset import Preset, load_preset
+from kvtrace.sim.presets.preset import Preset, full_preset_name, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
 from kvtrace.studies.document import UNKNOWN_TIME, Candidate, Findings, front, stalls_of
 from kvtrace.studies.run import Failed, Result, StudyRow
@@ -136,6 +136,7 @@ def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
 
     ConfigError if it stores nothing below memory.
     """
+    name = full_preset_name(name)
     preset = load_preset(name, ())
     if is_memory((last := preset.tiers[-1]).name):
         raise ConfigError(

@@ -17,7 +17,7 @@ from kvtrace.core.simulation_stats import SimulationStats
 from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.trace import Trace
 from kvtrace.core.units import parse_duration_ns
-from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.catalogue import find_model, full_model_name
 from kvtrace.sim.documents import simulation_document
 from kvtrace.sim.presets.preset import load_training
 from kvtrace.sim.scenario import MODEL, Scenario
@@ -189,7 +189,7 @@ def simulate_training(
     """
     options = {"ranks": ranks, "every": every, "mtbf": mtbf}
     training = load_training(settings, options)
-    name = model or MODEL
+    name = full_model_name(model or MODEL)
     shape = find_model(name)
     parameters = training.parameters or shape.parameters
     if not parameters:

@@ -356,6 +356,35 @@ def preset_names() -> list[str]:
     return sorted(path.stem for path in PRESETS.glob("*.toml"))
 
 
+_USUAL_PRESETS = {
+    "dynamo": "kvbm",
+    "lmcache": "lmcache-disk",
+    "mooncake": "mooncake-store",
+    "sglang": "sglang-hicache",
+    "tensorrt-llm": "trtllm",
+    "vllm": "vllm-fs",
+}
+"""The preset that the name of an engine stands for: what its users mean by offload to storage."""
+
+
+def full_preset_name(name: str) -> str:
+    """Return the preset that `name` stands for.
+
+    It is a preset, an engine, or the beginning of one preset's name. Any other name is returned as
+    it is, such as that of a .toml file.
+
+    >>> full_preset_name("lmcache"), full_preset_name("llm-d"), full_preset_name("mine.toml")
+    ('lmcache-disk', 'llm-d-fs', 'mine.toml')
+    """
+    names = preset_names()
+    if name in names or not name:
+        return name
+    if usual := _USUAL_PRESETS.get(name.lower()):
+        return usual
+    beginning = [candidate for candidate in names if candidate.startswith(name.lower())]
+    return beginning[0] if len(beginning) == 1 else name
+
+
 def load_preset(
     name: str,
     settings: Sequence[str] = (),
@@ -368,16 +397,15 @@ def load_preset(
     returns the modelled knobs of computing of a GPU, the defaults of those that neither the preset
     nor `settings` gives.
     """
+    name = full_preset_name(name)
     path = Path(name) if name.endswith(".toml") else PRESETS / f"{name}.toml"
     if name == TRAINING:
         raise ConfigError(
             f"preset {name} models training checkpoints, not a KV cache: only kvtrace gen takes it"
         )
     if not path.is_file() and not name.endswith(".toml"):
-        names = ", ".join(preset_names())
-        raise ConfigError(
-            f"unknown preset {name!r}{nearest(name, preset_names())}; use {names}, or a .toml file"
-        )
+        hint = nearest(name, preset_names()) or f"; use {', '.join(preset_names())}"
+        raise ConfigError(f"unknown preset {name!r}{hint}, or a .toml file")
     tree = {"workload": {}, "load": {}, "fleet": {}, **_read(path)}
     tree.pop("basis", None)
     if gpu is not None:

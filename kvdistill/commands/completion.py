@@ -1,0 +1,38 @@
+"""What the shell offers as the value of an option of kvdistill: names that begin with what was typed.
+
+The shell starts the program at each press of the tab key, so these functions import what they need
+only when they are called.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from kvtrace.core.errors import KvError
+
+
+def queries(incomplete: str) -> list[str]:
+    """Return the names of the library's queries."""
+    import kvdistill
+
+    names = (entry.name for entry in kvdistill.named_queries())
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def tiers(incomplete: str) -> list[str]:
+    """Return the tiers of the trace that the command line names."""
+    from kvtrace.core.schema import TRACE
+    from kvtrace.core.tables import open_table
+
+    # The line is read here because click has no arguments while the last option lacks its value.
+    # bash has it in the first variable, zsh and fish in the second.
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    for path in map(Path, line.split()):
+        if path.name.endswith((".parquet", ".csv.zst")) and path.is_file():
+            try:
+                names = [tier.name for tier in open_table(path, TRACE).meta.tiers]
+            except KvError:
+                return []
+            return [name for name in names if name.startswith(incomplete)]
+    return []
