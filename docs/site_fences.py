@@ -6,9 +6,8 @@ The site's Markdown takes no such words, and would show the whole block as a par
 """
 
 import re
-from typing import Any
 
 
-def on_page_markdown(markdown: str, **_page: Any) -> str:
+def on_page_markdown(markdown: str, **_page: object) -> str:
     """Return the Markdown of a page without what its fences say after their language."""
     return re.sub(r"(?m)^( *```\w+) [^\n{]*$", r"\1", markdown)

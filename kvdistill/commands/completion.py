@@ -12,6 +12,20 @@ from pathlib import Path
 from kvtrace.core.errors import KvError
 
 
+def presets(incomplete: str) -> list[str]:
+    """Return the names of presets of kvtrace."""
+    import kvtrace
+
+    return [preset.name for preset in kvtrace.presets() if preset.name.startswith(incomplete)]
+
+
+def models(incomplete: str) -> list[str]:
+    """Return the names of models of kvtrace."""
+    import kvtrace
+
+    return [model.name for model in kvtrace.models() if model.name.startswith(incomplete)]
+
+
 def queries(incomplete: str) -> list[str]:
     """Return the names of the library's queries."""
     import kvdistill
@@ -22,8 +36,7 @@ def queries(incomplete: str) -> list[str]:
 
 def tiers(incomplete: str) -> list[str]:
     """Return the tiers of the trace that the command line names."""
-    from kvtrace.core.schema import TRACE
-    from kvtrace.core.tables import open_table
+    import kvtrace
 
     # The line is read here because click has no arguments while the last option lacks its value.
     # bash has it in the first variable, zsh and fish in the second.
@@ -31,7 +44,7 @@ def tiers(incomplete: str) -> list[str]:
     for path in map(Path, line.split()):
         if path.name.endswith((".parquet", ".csv.zst")) and path.is_file():
             try:
-                names = [tier.name for tier in open_table(path, TRACE).meta.tiers]
+                names = kvtrace.read_trace(path).tiers
             except KvError:
                 return []
             return [name for name in names if name.startswith(incomplete)]

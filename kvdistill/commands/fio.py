@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
+from kvdistill.commands import completion
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
 from kvdistill.jobs.job import PROFILE, JobOptions, make_folder
 from kvtrace.core.app import Force, log, option, progress
@@ -18,7 +19,6 @@ from kvtrace.core.run.run_file import generate
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.core.temporary import temporary_folder
-from kvtrace.studies import completion as kvtrace_completion
 
 
 def profile(
@@ -56,7 +56,7 @@ _LONGER_DURATIONS = ("5min", "20min", "1h", "4h")
 
 
 @dataclass(frozen=True, slots=True)
-class GenArguments:
+class SimulatedSource:
     """Options of `kvtrace gen` that stand for an INPUT: those that most users of an engine give."""
 
     gen: str | None = option(
@@ -65,9 +65,9 @@ class GenArguments:
     )
     preset: str | None = option(
         "Instead of INPUT: the caching stack, as in --gen.",
-        autocompletion=kvtrace_completion.presets,
+        autocompletion=completion.presets,
     )
-    model: str | None = option("Its model, as in --gen.", autocompletion=kvtrace_completion.models)
+    model: str | None = option("Its model, as in --gen.", autocompletion=completion.models)
     users: int | None = option("Its users, as in --gen.", min=1)
     duration: str | None = option(
         "Its simulated time, as in --gen.  [default: the preset's, or as long as it takes until the"
@@ -97,7 +97,7 @@ def fio(
     output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
     tier: Tier = None,
     *,
-    gen: GenArguments,
+    gen: SimulatedSource,
     options: JobOptions,
     window: WindowArguments,
     force: Force = False,
@@ -142,7 +142,7 @@ def fio(
 
 
 def _source(
-    source: Path | None, gen: GenArguments, tier: str | None, output: Path
+    source: Path | None, gen: SimulatedSource, tier: str | None, output: Path
 ) -> tuple[Path, str | None]:
     """Return the source and tier; `gen` makes the source first."""
     command_line = gen.command_line()

@@ -67,6 +67,10 @@ _MARKS = {True: "pass", False: "FAIL"}
 _NUMBER = re.compile(r"\.(lane)?[0-9]+\.iolog$")
 
 
+_WARNING = "WARNING: "
+"""How the line of a job begins that is predicted to miss its source."""
+
+
 def written_document(
     written: WrittenJobs | StoreJobs, folder: Path, compared: StoreCloseness | None = None
 ) -> Document:
@@ -98,7 +102,10 @@ def written_document(
             answers = _closeness_lines(written.closeness)
         else:
             answers = _prediction_lines(written)
-        lines_of_answer = [*_coverage_lines(written.profile), *answers, *lines_of_answer]
+        warnings = [line for line in answers if line.startswith(_WARNING)]
+        others = [line for line in answers if not line.startswith(_WARNING)]
+        coverage = _coverage_lines(written.profile)
+        lines_of_answer = [*warnings, *coverage, *others, *lines_of_answer]
     elif written.log is not None:
         log = written.log
         counts = {
@@ -148,7 +155,7 @@ def _prediction_lines(written: WrittenJobs) -> list[str]:
         if any(figure.is_missed for figure in figures)
     }
     return [
-        f"{'WARNING: ' if text in missed else ''}{', '.join(jobs)}: {text}"
+        f"{_WARNING if text in missed else ''}{', '.join(jobs)}: {text}"
         for text, jobs in sorted(jobs_of.items(), key=lambda entry: entry[0] not in missed)
     ]
 

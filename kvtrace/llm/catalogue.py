@@ -58,7 +58,7 @@ _USUAL_MODELS: Final = {"8b": "llama3.1-8b", "70b": "llama3.1-70b", "405b": "lla
 def full_model_name(name: str) -> str:
     """Return the model that `name` stands for.
 
-    It is a size, or a name that begins one model's. Any other name is returned as it is, such as
+    It is a size, or a name that begins one model's. Other names are returned as they are, such as
     the path of a config.json.
 
     >>> full_model_name("70b"), full_model_name("mistral"), full_model_name("qwen3")

@@ -87,7 +87,7 @@ def test_no_fence_table_or_include_is_left_as_text(pages):
     assert not found
 
 
-def test_every_link_within_the_site_finds_its_page_and_its_place(pages):
+def test_no_link_within_the_site_is_dead(pages):
     dead = []
     for path, page in pages.items():
         for link in page.links:

@@ -21,6 +21,7 @@ PARSING = {
     "kvtrace.core.run.run_file",
     "kvtrace.core.temporary",
     "kvtrace.core.units",
+    "kvtrace.studies.completion",  # values that the shell offers
     "kvtrace.studies.gen_options",  # the options of gen as typed groups, and their scenario
     "kvreplay.plan.replay_config",  # the options of a replay
     "kvreplay.run.real_engines",  # the options of `engine`

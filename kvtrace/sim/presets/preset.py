@@ -370,8 +370,8 @@ _USUAL_PRESETS = {
 def full_preset_name(name: str) -> str:
     """Return the preset that `name` stands for.
 
-    It is a preset, an engine, or the beginning of one preset's name. Any other name is returned as
-    it is, such as that of a .toml file.
+    It is a preset, an engine, or the beginning of one preset's name. Other names are returned as
+    they are, such as that of a .toml file.
 
     >>> full_preset_name("lmcache"), full_preset_name("llm-d"), full_preset_name("mine.toml")
     ('lmcache-disk', 'llm-d-fs', 'mine.toml')
