@@ -152,7 +152,7 @@ site-version: $(READY)
 dist: wheels
 	@PYTHON=$(PYTHON) sh docs/try_dist.sh
 
-wheels: $(READY)
+wheels: $(READY) man
 	rm -rf dist
 	$(BIN)/python -m build --sdist
 	@for machine in x86_64 aarch64; do KVTRACE_WHEEL_FOR=$$machine \

@@ -28,6 +28,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 ROOT = Path(__file__).resolve().parent
 CORE = "kvtrace/core/native"
 FOLDERS = (CORE, "kvtrace/native", "kvreplay/native", "kvdistill/native")
+MANUAL = "man"
 LIBRARY = ROOT / CORE / "libkvtrace.so"
 ZIG = "ziglang>=0.15,<0.18"
 GLIBC = "2.28"
@@ -177,6 +178,8 @@ class NativeBuildHook(BuildHookInterface[Any]):
             self.place = tempfile.TemporaryDirectory()
             to = Path(self.place.name, LIBRARY.name)
             build_data["force_include"][str(to)] = f"{CORE}/{LIBRARY.name}"
+        if (ROOT / MANUAL).is_dir():  # made by `make man`, which needs what kvtrace needs
+            build_data["shared_data"][str(ROOT / MANUAL)] = "share/man/man1"
         tag = build(to, machine)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{tag}"

@@ -10,9 +10,10 @@ took() { now=$(date +%s%N); echo "$(((now - begun) / 1000000)) ms: $*"; begun=$n
 took "an empty environment, $("$PYTHON" --version)"
 "$place/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/*_"$(uname -m)".whl
 took "the wheel and what it needs installed"
-cp -r examples dist README.md "$place"
+cp -r dist README.md "$place"
 cd "$place"
 PATH="$place/venv/bin:$PATH"
+kvtrace examples
 begun=$(date +%s%N)
 eval "$(grep -m1 '^kvtrace size' README.md)"
 took "the README's first answer"

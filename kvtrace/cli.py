@@ -47,6 +47,9 @@ app = make_app(
         "kvtrace.commands.curves:mrc": (
             "Print hits, and bytes read and written, against the capacity of a single tier."
         ),
+        "kvtrace.commands.examples:examples": (
+            "Write the example files: a log of requests, a drive file, studies, a notebook."
+        ),
         "kvtrace.commands.tables:models": (
             "List the models, or print how many bytes one of them stores and reads, line by line."
         ),

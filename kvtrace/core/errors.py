@@ -98,7 +98,10 @@ class RankLost(KvError):  # noqa: N818 - named for the event
 
 def how_to_add(extra: str) -> str:
     """Return the command that installs an optional part of the package."""
-    return f"pip install -e '.[{extra}]' in the checkout"
+    checkout = Path(__file__).parents[2]
+    if (checkout / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in {checkout}"
+    return f"pip install 'kvtrace[{extra}]'"
 
 
 def need_file(path: Path, advice: str = "") -> None:
