@@ -485,7 +485,7 @@ def verdict(names: Sequence[str], lines: Sequence[ComparedLine], side: int) -> s
         ranges = ", ".join(_range_text(line, side) for line in inconclusive)
         sentences.append(
             f"INCONCLUSIVE: results of {' and '.join(varying_names)} vary by more than"
-            f" {MAX_SPREAD:.0%} from run to run: {ranges}"
+            f" {MAX_SPREAD * 100:.0f} % from run to run: {ranges}"
         )
     if untested:
         sentences += [
@@ -777,12 +777,21 @@ def _highlights(compared: Comparison) -> list[Highlight]:
             line.sides[1].ratio,
             line.name.removesuffix("_ns").removesuffix("_bytes_per_s").replace("_", " "),
         )
+        name = "DWPD" if line.name == "capacity_writes_per_day" else f"{line.op} {name}".strip()
         low, high = _shown_ends(ratio_)
         missing_interval = _TOO_WIDE if ratio_.differs is False else "one trial, no interval"
-        detail = missing_interval if low is None or high is None else f"{low:.3f} to {high:.3f}"
-        label = f"{line.op} {name}, {line.tier}".strip()
-        highlights.append(Highlight(label, ratio_.value, Unit.RATIO, f"[1]/[0]; {detail}"))
+        detail = (
+            missing_interval
+            if low is None or high is None
+            else f"95 % interval {_signed_percent(low)} to {_signed_percent(high)}"
+        )
+        label = f"{name}, {line.tier}: {compared.names[1]} relative to {compared.names[0]}"
+        highlights.append(Highlight(label, _signed_percent(ratio_.value), Unit.TEXT, detail))
     return highlights
+
+
+def _signed_percent(ratio_: float | None) -> str | None:
+    return None if ratio_ is None else f"{ratio_ - 1:+.1%}".replace("%", " %")
 
 
 def figure_tables(compared: Comparison, numbers: list[str]) -> list[ReportTable]:

@@ -79,7 +79,7 @@ class TrialSet(msgspec.Struct, frozen=True, kw_only=True):
     """Their figures are a model's, and not among the quantities."""
     warnings: list[str]
     definition: str = (
-        f"spread = (maximum - minimum) / median; trials disagree above {MAX_SPREAD:.0%}"
+        f"spread = (maximum - minimum) / median; trials disagree above {MAX_SPREAD * 100:.0f} %"
     )
 
 

@@ -261,6 +261,13 @@ def spread(values: Sequence[float | None]) -> float | None:
     return (max(numbers) - min(numbers)) / median(numbers)
 
 
+def _plain_name(figure: str) -> str:
+    """Return the name of a figure without its unit: "nvme read latency p50"."""
+    for unit in ("_ns", "_bytes_per_s"):
+        figure = figure.removesuffix(unit)
+    return figure.replace("_per_s", " a second").replace("_", " ")
+
+
 def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
     """Return one line that names the figures with a spread above MAX_SPREAD, the worst first.
 
@@ -273,10 +280,13 @@ def disagreements(spreads: Sequence[tuple[str, float]]) -> list[str]:
     )
     if not wide:
         return []
-    worst = ", ".join(f"{name} {figure_spread:.0%}" for figure_spread, name in wide[:_SHOWN_WORST])
+    worst = ", ".join(
+        f"{_plain_name(name)} by {figure_spread * 100:.0f} %"
+        for figure_spread, name in wide[:_SHOWN_WORST]
+    )
     ellipsis = ", …" if len(wide) > _SHOWN_WORST else ""
     line = (
-        f"RESULTS VARY by more than {MAX_SPREAD:.0%} from run to run in {len(wide)} of"
+        f"RESULTS VARY by more than {MAX_SPREAD * 100:.0f} % from run to run in {len(wide)} of"
         f" {len(spreads)} figures that should repeat: {worst}{ellipsis}"
     )
     return [line]

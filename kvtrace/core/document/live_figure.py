@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from kvtrace.core import bokeh
-from kvtrace.core.document.picture import Picture, PlotAxis, PlotBoxes, PlotLine
+from kvtrace.core.document.picture import Picture, PlotAxis, PlotBoxes, PlotLine, legend_entries
 from kvtrace.core.json_types import JsonObject
 
 HEIGHT_PIXELS = 300
@@ -245,10 +245,11 @@ def _add_legend(plot: Any, renderers: Renderers) -> None:
     """Add the labels of the series above the plot, unless there is only one."""
     if len(renderers) < 2:  # noqa: PLR2004 - the title names a single series
         return
-    longest_label = max(len(label) for label, _ in renderers)
+    entries = legend_entries([label for label, _ in renderers])
+    longest_label = max(map(len, entries))
     label_pixels = _LEGEND_SAMPLE_PIXELS + longest_label * _LEGEND_LETTER_PIXELS
     columns = max(1, _LEGEND_PIXELS // label_pixels)
-    rows = math.ceil(len(renderers) / columns)
+    rows = math.ceil(len(entries) / columns)
     # Without this, each further row of the legend would make the plot smaller.
     plot.height = HEIGHT_PIXELS + _LEGEND_ROW_PIXELS * (rows - 1)
     style: JsonObject = {
@@ -261,6 +262,11 @@ def _add_legend(plot: Any, renderers: Renderers) -> None:
         "background_fill_color": None,
         "label_text_color": "#75808c",
     }
-    items = [bokeh.LegendItem(label=label, renderers=series) for label, series in renderers]
+    items = [
+        bokeh.LegendItem(
+            label=label, renderers=[part for place in places for part in renderers[place][1]]
+        )
+        for label, places in entries.items()
+    ]
     legend = bokeh.Legend(items=items, click_policy="hide", orientation="horizontal", **style)
     plot.add_layout(legend, "above")

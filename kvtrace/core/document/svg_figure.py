@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvtrace.core.document.picture import COLOURS, Picture, PlotAxis
+from kvtrace.core.document.picture import COLOURS, Picture, PlotAxis, legend_entries
 from kvtrace.core.json_types import JsonObject
 
 SIZE_INCHES = (5.0, 2.7)
@@ -99,7 +99,10 @@ def draw_axes(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
         if picture.marks:
             # Marks cross the whole plot and leave no corner free: the legend stands above.
             position = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
-        axes.legend(frameon=False, labelcolor=ink, fontsize=8, **position)
+        handles, labels = axes.get_legend_handles_labels()
+        entries = legend_entries(labels)
+        shown = [handles[places[0]] for places in entries.values()]
+        axes.legend(shown, list(entries), frameon=False, labelcolor=ink, fontsize=8, **position)
 
 
 def _draw_content(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:

@@ -444,7 +444,9 @@ def test_traces_are_compared_by_their_hits(tmp_path):
     assert float(found[1]) > float(found[2])
     _compared, document = read_comparison([tmp_path / "a.parquet", tmp_path / "b.parquet"])
     assert document.highlights
-    assert all(figure.label.endswith(", nvme") for figure in document.highlights)
+    assert all(
+        ", nvme: b.parquet relative to a.parquet" in figure.label for figure in document.highlights
+    )
     assert [chart.title for chart in document.pictures] == [
         f"Bandwidth of nvme: [{at}] {name}.parquet" for at, name in enumerate("ab")
     ]

@@ -359,8 +359,8 @@ def test_faults_of_a_run_precede_its_comparison(tmp_path):
     two = [report(tmp_path / f"trial-{number}") for number in (1, 2)]
     found = compare([ReportedTrials("two", two), ReportedTrials("simulated", [report(run)])])
     assert shows(found.warnings, "two, trial 1 … verified")
-    spread = "latency_p50_ns 67% … latency_mean_ns 67%"
-    disagree = f"RESULTS VARY … 10% … 2 of 4 … {spread}"
+    spread = "latency p50 by 67 % … latency mean by 67 %"
+    disagree = f"RESULTS VARY … 10 % … 2 of 4 … {spread}"
     assert shows(found.warnings, f"two: {disagree}")
     assert shows(found.warnings, "nvme … simulated")
     assert {

@@ -62,8 +62,8 @@ def test_the_spread_is_the_range_over_the_median() -> None:
         None,
     )
     (line,) = disagreements(found.values())
-    assert shows(line, "RESULTS VARY … 10% … 2 of 2")
-    assert "nvme read bandwidth_bytes_per_s 30%" in line
+    assert shows(line, "RESULTS VARY … 10 % … 2 of 2")
+    assert "nvme read bandwidth by 30 %" in line
     assert disagreements(quantities([manifest(100.0), manifest(110.0), manifest(105.0)])) == []
     assert disagreements(quantities([manifest(100.0)])) == []
     empty = manifest(None, verdict="closed loop: nothing completed")
