@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -32,7 +33,7 @@ from kvdistill.jobs.job import (
     run_fio,
 )
 from kvdistill.jobs.mode_job import ModeJob, make_job, make_prefill, supported_modes
-from kvdistill.jobs.reference import CheckStorage, device_bytes, replay_part
+from kvdistill.jobs.reference import CheckStorage, NoReference, device_bytes, replay_part
 from kvdistill.jobs.second_replay import judge_again, misses_depth
 from kvdistill.jobs.verdicts import (
     END_SLIP_TARGET,
@@ -171,10 +172,10 @@ def check(
         ]
         jobs = {mode: make_job(mode, checked, options) for mode in modes if mode not in skipped}
         depth_cap = min(MAX_DEPTH, max((job.depth for job in jobs.values()), default=1))
-        reference = (
+        reference, is_too_slow = (
             _reference(checked, folder_path, storage, options.io_bytes, depth_cap, notes, tell)
             if jobs and not is_null
-            else None
+            else (None, False)
         )
         if jobs and not is_null:
             _fill(checked, jobs, folder_path, storage, options)
@@ -190,6 +191,7 @@ def check(
                 job,
                 reference,
                 storage.disk,
+                is_target_too_slow=is_too_slow,
             )
             if mode is FioMode.REPLAY:
                 pair, issue_us = _closest_replay(run, notes)
@@ -370,24 +372,25 @@ def _reference(
     depth_cap: int,
     notes: list[str],
     tell: Tell,
-) -> Distilled | None:
-    """Return the block requests to compare fio's with.
+) -> tuple[Distilled | None, bool]:
+    """Return the block requests to compare fio's with, and whether the target is too slow.
 
-    Null, with a note, if only fio's logs can be compared.
+    They are null, with a note, if only fio's logs can be compared. The target is too slow if
+    kvreplay did not keep up with the part on it.
     """
     kind = checked.profile.origin.kind
     if kind in _DEVICE_SOURCES:
-        return checked
+        return checked, False
     if kind is not SourceKind.TRACE:
         notes.append(
             "only fio's logs were compared: the source has operations on files, which the block layer"
             " merges and splits; to compare at the device, make jobs from the blocks.parquet of"
             " `kvreplay probe` or `run --probes`"
         )
-        return None
+        return None, False
     tell("checking: kvreplay replays the part of the trace to measure its block requests")
     assert checked.source is not None
-    requests, reason = replayed_requests(
+    requests, reason, missing = replayed_requests(
         file_of(checked.source), checked, place, storage, io_bytes, depth_cap
     )
     if requests is None:
@@ -397,7 +400,7 @@ def _reference(
             "compared at the device: the reference is a replay of this part of the trace by kvreplay"
             f" on the same disk ({reason})"
         )
-    return requests
+    return requests, missing in _TARGET_IS_TOO_SLOW
 
 
 def _judged_again(
@@ -412,12 +415,26 @@ def _judged_again(
     assert checked.source is not None
     again = place / "again"
     again.mkdir()
-    requests, _reason = replayed_requests(
+    requests = replayed_requests(
         file_of(checked.source), checked, again, storage, io_bytes, depth_cap
-    )
+    ).requests
     if requests is None:
         return list(comparisons)
     return judge_again(comparisons, closeness.replay_figures(requests))
+
+
+class ReplayedRequests(NamedTuple):
+    """The block requests of a replay of a part."""
+
+    requests: Distilled | None
+    """Null if the part cannot be replayed or measured."""
+    message: str
+    """Result of the replay, or why there are no requests."""
+    missing: NoReference | None
+    """Why there are no requests; null if there are."""
+
+
+_TARGET_IS_TOO_SLOW = (NoReference.TOO_SLOW, NoReference.FELL_BEHIND)
 
 
 def replayed_requests(
@@ -427,11 +444,10 @@ def replayed_requests(
     storage: CheckStorage,
     io_bytes: int,
     depth_cap: int,
-) -> tuple[Distilled | None, str]:
+) -> ReplayedRequests:
     """Replay `checked` of `trace` on `storage`; return its block requests, and the result.
 
-    The run's files are in `place`. The requests are null, and the result is the reason, if it
-    cannot be replayed or measured.
+    The run's files are in `place`.
     """
     replayed = replay_part(
         trace,
@@ -443,14 +459,15 @@ def replayed_requests(
         slowest_bytes_per_s=_SLOWEST_BYTES_PER_S,
     )
     if replayed.blocks is None or storage.disk is None:
-        return None, replayed.message
+        return ReplayedRequests(None, replayed.message, replayed.missing)
     requests, reason = direct_requests(
         replayed.blocks,
         storage.disk.name,
         place / "replayed.scratch",
         largest_io_bytes=_largest_issued_bytes(checked, io_bytes),
     )
-    return requests, reason or replayed.message
+    missing = NoReference.NO_REQUESTS if requests is None else None
+    return ReplayedRequests(requests, reason or replayed.message, missing)
 
 
 def _largest_issued_bytes(checked: Distilled, io_bytes: int) -> int | None:

@@ -515,6 +515,8 @@ class CheckedRun:
     """Device requests of the source, or of a replay of it; null: fio's logs are compared."""
     disk: Path | None = None
     """The disk beneath the job's target; null without one."""
+    is_target_too_slow: bool = False
+    """Whether kvreplay did not keep up with the part on this target either."""
 
     @property
     def is_replay(self) -> bool:
@@ -711,6 +713,7 @@ def compare(
             is_replayed=is_replayed,
             has_lanes=has_lanes,
             has_null_engine=run.options.has_null_check,
+            is_target_too_slow=run.is_target_too_slow,
             has_closed_loop=any(each.loop.pace is Pacing.CLOSED for each in profile.streams),
             replayed_gap_ks=(
                 _replayed_gap_ks(run, figures) if is_replayed and misses_gaps else None

@@ -46,12 +46,17 @@ _NO_WAIT = (
     "fio issues operations without waiting for earlier ones of their request, unlike kvreplay; jobs"
     " from kvreplay's run (kvdistill fio RUN) use its actual issue times"
 )
+_TOO_SLOW = (
+    "the target is slower than the source asks: kvreplay fell behind on it, too; check on a faster"
+    " one, or a part that asks less"
+)
 _NO_REUSE = (
     "a statistical job does not keep reuse distances; reuse.fio does (kvdistill fio --mode reuse)"
 )
 ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
 SIZES, DEPTH, GAPS = "block-size mismatch", "queue depth", "gaps between arrivals, KS"
-IO_RATE, MISS_RATIOS = "I/Os a second", "miss-ratio curve"
+END = "end of the replay"
+IO_RATE, BYTE_RATE, MISS_RATIOS = "I/Os a second", "bytes a second", "miss-ratio curve"
 
 
 class Side(StrEnum):
@@ -235,7 +240,7 @@ def judge(
         or judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
         judged(IO_RATE, "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late_note),
         judged(
-            "bytes a second",
+            BYTE_RATE,
             "within 1.5 %",
             bytes_per_s,
             RATE_TARGET,
@@ -280,11 +285,7 @@ def judge(
             rows.append(judged(name, target_text, value, busy_target, chance.mean_depth, late_note))
     if is_replay:
         if not has_lanes:
-            rows.append(
-                judged(
-                    "end of the replay", "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note
-                )
-            )
+            rows.append(judged(END, "<= 1 %", figures.end_slip, END_SLIP_TARGET, 0, late_note))
         rows.append(Verdict("same I/Os", "yes", figures.has_same_ios, figures.has_same_ios))
     if figures.side is not Side.DEVICE:
         # Requests at the device may differ from those that fio issues.
@@ -308,6 +309,8 @@ class Compared:
     has_lanes: bool
     has_null_engine: bool
     """Whether fio's null engine ran the job, for which I/Os take no time."""
+    is_target_too_slow: bool
+    """Whether kvreplay fell behind the same part on the same target."""
     has_closed_loop: bool
     replayed_gap_ks: float | None
     """KS distance of the gaps that kvreplay kept in its replay; null if unknown."""
@@ -318,10 +321,25 @@ def explain_misses(verdicts: Sequence[Verdict], compared: Compared) -> list[Verd
 
     A miss that the reason does not blame on the job is undetermined.
     """
-    return [
-        _explained(verdict, compared) if verdict.passes is False else verdict
-        for verdict in verdicts
-    ]
+    explained = []
+    for verdict in verdicts:
+        if verdict.passes is not False:
+            explained.append(verdict)
+        elif compared.is_target_too_slow and _follows_from_lateness(verdict):
+            explained.append(msgspec.structs.replace(verdict, passes=None, reason=_TOO_SLOW))
+        else:
+            explained.append(_explained(verdict, compared))
+    return explained
+
+
+def _follows_from_lateness(verdict: Verdict) -> bool:
+    """Return whether a miss can come from I/Os that are late.
+
+    They have a lower rate, and reach the target at other times and in another order.
+    """
+    if verdict.name in (IO_RATE, BYTE_RATE):
+        return (verdict.value or 0) < 0
+    return verdict.name in (GAPS, END, MISS_RATIOS)
 
 
 def _explained(verdict: Verdict, compared: Compared) -> Verdict:

@@ -28,6 +28,8 @@ from kvdistill.jobs.closeness import (  # fmt: skip
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.second_replay import judge_again, misses_depth
 from kvdistill.jobs.verdicts import (
+    BYTE_RATE,
+    IO_RATE,
     Compared,
     Side,
     StreamFigures,
@@ -232,6 +234,7 @@ def compared(figures: StreamFigures, source: StreamFigures, **fields: object) ->
             "has_lanes": False,
             "has_null_engine": False,
             "has_closed_loop": False,
+            "is_target_too_slow": False,
             "replayed_gap_ks": None,
         }
         | fields
@@ -474,3 +477,25 @@ def test_one_late_arrival_of_a_short_replay_is_no_miss():
         late = msgspec.structs.replace(found, gap_ks=gaps / 27)
         (judged[gaps],) = (v.passes for v in judge(late, source) if v.name.startswith("gaps"))
     assert judged == {1: None, 2: None, 3: False}
+
+
+@pytest.mark.parametrize(("is_too_slow", "passes"), [(True, None), (False, False)])
+def test_a_target_that_is_too_slow_is_no_miss_of_the_job(is_too_slow, passes):
+    source = figures_of("j", SOURCE, Side.ASKED)
+    slow = msgspec.structs.replace(
+        source, ios_per_s=source.ios_per_s / 4, bytes_per_s=source.bytes_per_s / 4
+    )
+    verdicts = explain_misses(
+        judge(slow, source, has_lanes=True),
+        compared(slow, source, is_replayed=False, has_lanes=True, is_target_too_slow=is_too_slow),
+    )
+    rates = [each for each in verdicts if each.name in (IO_RATE, BYTE_RATE)]
+    assert [each.passes for each in rates] == [passes, passes]
+    assert all(("slower" in (each.reason or "")) == is_too_slow for each in rates)
+    # A job that is faster than its source is wrong, whatever the target.
+    fast = msgspec.structs.replace(source, ios_per_s=source.ios_per_s * 4)
+    verdicts = explain_misses(
+        judge(fast, source, has_lanes=True),
+        compared(fast, source, is_replayed=False, has_lanes=True, is_target_too_slow=is_too_slow),
+    )
+    assert [each.passes for each in verdicts if each.name == IO_RATE] == [False]

@@ -29,7 +29,7 @@ from kvdistill.jobs.fio_replay import split_ios
 from kvdistill.jobs.fio_run import direct_requests, disk_of
 from kvdistill.jobs.job import FioMode, JobOptions
 from kvdistill.jobs.mode_job import make_job
-from kvdistill.jobs.reference import CheckStorage, write_part
+from kvdistill.jobs.reference import CheckStorage, NoReference, write_part
 from kvdistill.jobs.verdicts import EXACT
 from kvdistill.profile.sources import distil_source
 from kvtrace.core.limit import Limit, parse_limit
@@ -52,10 +52,12 @@ def test_who_is_not_root_is_told(tmp_path, monkeypatch):
     part = distil_source(write_hand(tmp_path), "nvme", Limit(), tmp_path)
     trace = tmp_path / "hand.parquet"
     assert replayed_requests(trace, part, tmp_path, CheckStorage(None), MIB, None) == (
-        None, Saying("not on a block device"),
+        None, Saying("not on a block device"), NoReference.NO_DEVICE,
     )  # fmt: skip
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    seen, why = replayed_requests(trace, part, tmp_path, CheckStorage(tmp_path), MIB, None)
+    seen, why, _missing = replayed_requests(
+        trace, part, tmp_path, CheckStorage(tmp_path), MIB, None
+    )
     assert seen is None
     assert why.endswith("root")
 
@@ -266,10 +268,13 @@ def test_a_reference_that_fell_behind_is_none():
     with place_on_disk() as (folder, _disk):
         part = distil_rows(folder, rows)
         storage = CheckStorage(disk_of(folder))
-        seen, why = replayed_requests(folder / "t.parquet", part, folder, storage, MIB, 256)
+        seen, why, missing = replayed_requests(
+            folder / "t.parquet", part, folder, storage, MIB, 256
+        )
     assert seen is None
     assert shows(why, "kvreplay")
     assert "FELL BEHIND" in why
+    assert missing is NoReference.FELL_BEHIND
 
 
 @pytest.mark.fio
