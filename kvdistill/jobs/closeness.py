@@ -28,6 +28,7 @@ from kvdistill.jobs.verdicts import (
     EXACT,
     GAPS,
     Compared,
+    Distributions,
     SamplingError,
     Side,
     StreamFigures,
@@ -135,6 +136,7 @@ def figures_of(
         arrivals=int(stream.arrival.max()) + 1 if len(stream.us) else 0,
         hot10_share=None if blocks is None else blocks.hot10_share,
         reuse_p50_blocks=None if blocks is None else blocks.reuse_p50_blocks,
+        distributions=distributions_of(stream),
     )
     if profile is not None and (depth := profile.depth) is not None:
         idle = sum(level.share for level in depth.shares if level.in_flight == 0)
@@ -153,6 +155,30 @@ def figures_of(
                 largest_request_bytes=max(sizes, default=None),
             )
     return msgspec.structs.replace(figures, **overrides)
+
+
+_SHARES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 0.999)
+
+
+def distributions_of(stream: Stream) -> Distributions | None:
+    """Return the sizes and gaps of a stream by share, by nearest rank; null without I/Os."""
+    if not len(stream.us):
+        return None
+    # An arrival is at the time of its first I/O.
+    _arrivals, first = np.unique(stream.arrival, return_index=True)
+    gap_us = np.diff(stream.us[first])
+
+    def ranked(values: NDArray[np.int64], factor: int = 1) -> list[int]:
+        if not len(values):
+            return []
+        quantiles = np.quantile(values, _SHARES, method="inverted_cdf")
+        return [int(value) * factor for value in quantiles]
+
+    return Distributions(
+        shares=list(_SHARES),
+        io_bytes=ranked(stream.length),
+        gap_ns=ranked(gap_us, NS_PER_US),
+    )
 
 
 def device_figures(

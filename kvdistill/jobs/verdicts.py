@@ -70,6 +70,16 @@ class Side(StrEnum):
     """Operations in fio's logs, before splits and merges of the block layer."""
 
 
+class Distributions(msgspec.Struct, frozen=True, kw_only=True):
+    """Sizes and gaps by the share of I/Os, for a picture of both sides."""
+
+    shares: list[float]
+    io_bytes: list[int]
+    """The size that so large a share of the I/Os does not exceed."""
+    gap_ns: list[int]
+    """Likewise the gap between two arrivals; empty if there are no two."""
+
+
 class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     """One row of the closeness table.
 
@@ -120,6 +130,8 @@ class StreamFigures(msgspec.Struct, frozen=True, kw_only=True):
     late_p99_us: int | None = None
     has_same_ios: bool | None = None
     """Whether the I/Os are exactly those of the source; null for sampled jobs."""
+    distributions: Distributions | None = None
+    """Null in files of earlier versions, and without I/Os."""
 
 
 class Verdict(msgspec.Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -17,9 +18,12 @@ from kvdistill.reports.tables import Report, unit_of
 from kvtrace.core.document.document import (
     Cell,
     Chapter,
+    Chart,
+    ChartShape,
     Document,
     ReportColumn,
     ReportTable,
+    Series,
     Sheet,
     Unit,
     parameters,
@@ -60,6 +64,7 @@ class JobsReport(Report, frozen=True, kw_only=True):
                     [parameters("Source of the jobs", Sheet.PARAMETERS, facts)],
                 ),
             ],
+            pictures=closeness_charts(self.closeness),
         )
 
 
@@ -240,6 +245,45 @@ def profile_chapter(profile: Profile) -> Chapter:
     return Chapter(title, [ReportTable("", Sheet.SUMMARY, columns, rows), parameters_table])
 
 
+def closeness_charts(closeness: Closeness) -> tuple[Chart, ...]:
+    """Return the sizes and the gaps of the source and of its jobs, over each other.
+
+    Jobs may be compared with different views of one source: arrivals of several I/Os, or each I/O.
+    A view that differs has a line of its own.
+    """
+    charts = []
+    for title, field, unit in (
+        ("Sizes of I/Os: source and jobs", "io_bytes", Unit.IO_BYTES),
+        ("Gaps between arrivals: source and jobs", "gap_ns", Unit.NS),
+    ):
+        series: list[Series] = []
+        for pair in closeness.comparisons:
+            source, job = (
+                _distribution(name, side, field)
+                for name, side in (("source", pair.source), (pair.job, pair.fio))
+            )
+            if source is None or job is None:
+                continue
+            if not series:
+                series.append(source)
+            elif source.y != series[0].y:
+                series.append(dataclasses.replace(source, label=f"source of {pair.job}"))
+            series.append(job)
+        if series:
+            charts.append(Chart(title, ChartShape.QUANTILES, Unit.NUMBER, unit, series))
+    return tuple(charts)
+
+
+def _distribution(name: str, figures: StreamFigures, field: str) -> Series | None:
+    """Return one field of the distributions of a side by share of I/Os; null without values."""
+    if figures.distributions is None:
+        return None
+    points = zip(figures.distributions.shares, getattr(figures.distributions, field), strict=False)
+    # A gap of 0 has no place on an axis of powers of ten.
+    shown = [(share, float(value)) for share, value in points if value > 0]
+    return Series(name, [x for x, _ in shown], [y for _, y in shown]) if shown else None
+
+
 def closeness_chapter(closeness: Closeness) -> Chapter:
     """Return the chapter of the results of `--check`."""
     notes = [
@@ -269,7 +313,7 @@ def closeness_chapter(closeness: Closeness) -> Chapter:
     rows += [
         [name.replace("_", " "), *(Cell(getattr(side, name), _unit(name)) for _, side, _ in sides)]
         for name in StreamFigures.__struct_fields__
-        if name != "name"
+        if name not in ("name", "distributions")
     ]
     figures_table = ReportTable("Closeness", Sheet.PERFORMANCE, columns, rows if sides else [])
     verdict_rows: list[list[object]] = []

@@ -17,6 +17,7 @@ from kvdistill.jobs.closeness import (  # fmt: skip
     Stream,
     compare,
     device_figures,
+    distributions_of,
     figures_of,
     gaps_us,
     job_figures,
@@ -499,3 +500,25 @@ def test_a_target_that_is_too_slow_is_no_miss_of_the_job(is_too_slow, passes):
         compared(fast, source, is_replayed=False, has_lanes=True, is_target_too_slow=is_too_slow),
     )
     assert [each.passes for each in verdicts if each.name == IO_RATE] == [False]
+
+
+def test_distributions_are_by_nearest_rank_and_gaps_between_arrivals():
+    def column(*values: int) -> np.ndarray:
+        return np.array(values, dtype=np.int64)
+
+    stream = Stream(
+        us=column(0, 0, 10, 40),
+        is_read=np.ones(4, dtype=bool),
+        offset=column(0, 1, 2, 3) << 20,
+        length=column(4096, 8192, 8192, 65536),
+        arrival=column(0, 0, 1, 2),
+    )
+    found = distributions_of(stream)
+    by_share = dict(zip(found.shares, zip(found.io_bytes, found.gap_ns, strict=True), strict=True))
+    # Two gaps, of 10 and 30 us: the I/Os of one arrival have none.
+    assert by_share[0.0] == (4096, 10_000)
+    assert by_share[0.5] == (8192, 10_000)
+    assert by_share[0.99] == (65536, 30_000)
+    none = column()
+    empty = Stream(us=none, is_read=none.astype(bool), offset=none, length=none, arrival=none)
+    assert distributions_of(empty) is None

@@ -51,7 +51,8 @@ def test_a_job_asks_for_what_the_replay_did(tmp_path, replayed, command):
     assert job["get_mean_bytes"] == pytest.approx(replay["get_mean_bytes"], rel=0.05)
     # Deletes come last: the rate is of all that comes over all the time in which it does.
     assert job["ops_per_s"] == pytest.approx(170 / (169 * 0.006), rel=0.01)
-    assert replay["ops_per_s"] == pytest.approx(170 / (169 * 0.006), rel=0.05)
+    # The replay's last operation may be late on a busy machine, and never early.
+    assert 0.5 < replay["ops_per_s"] / (170 / (169 * 0.006)) < 1.01
     shown = run_cli(
         "kvdistill", command, trace, "--tier", "s3", "-o", tmp_path, "--run", run, "--force"
     ).stdout
