@@ -85,7 +85,8 @@ def main() -> int:
         fixed = ["setarch", platform.machine(), "-R"] if kind == "thread" and is_too_random else []
         # Families whole, but for what is slow.
         which = ["--full", "-m", "not full", *(rest or TESTS[kind])]
-        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *which]
+        workers = ["-n", "2", "--dist", "loadgroup"]
+        tests = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *workers, *which]
         code = subprocess.run(
             [*fixed, *tests], cwd=ROOT, env=environment(kind, library, log), check=False
         ).returncode
