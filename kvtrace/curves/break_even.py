@@ -51,10 +51,12 @@ from kvtrace.core.units import (
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.serving import (
     EXAMPLE_TOKENS,
-    FLOPS_SHARE,
+    FLOPS_SHARES,
     GPUS,
     INSTANT,
+    calibration_text,
     computing_times,
+    reached_share,
 )
 from kvtrace.llm.shape import ModelShape, read_bytes
 from kvtrace.requests.registry import read_requests
@@ -323,7 +325,7 @@ def break_even(
         >>> import kvtrace as kt
         >>> result = kt.break_even(model="llama3.1-8b", gpu="h100", stores=["qlc=3GB/s,100us"])
         >>> result.verdicts[0].pays_from_tokens
-        21160
+        54121
 
     """
     if gpu == INSTANT:
@@ -354,7 +356,7 @@ def break_even(
             if requests is None
             else _replay_loads(times, _reused_tokens(requests), compared_stores, loads)
         ),
-        notes=_notes(shape, gpu, loads, requests),
+        notes=_notes(shape, gpu, tensor_parallel, loads, requests),
     )
 
 
@@ -506,9 +508,13 @@ def _checked_lengths(prefix_tokens: Sequence[int] | None, longest: int) -> list[
     return sorted(set(prefix_tokens))
 
 
-def _notes(shape: ModelShape, gpu: str, loads: int, requests: Requests | None) -> list[str]:
+def _notes(
+    shape: ModelShape, gpu: str, ranks: int, loads: int, requests: Requests | None
+) -> list[str]:
+    share = percent(reached_share(FLOPS_SHARES, ranks))
     basis = (
-        f"compute times are modelled ({GPUS[gpu].source}; {percent(FLOPS_SHARE)} of its bf16 FLOPs)"
+        f"compute times are modelled ({GPUS[gpu].source}; {share} of its bf16 FLOPs,"
+        f" {calibration_text(gpu)})"
     )
     sharing = f"load times are latency and bandwidth, for {counted(loads, 'load')} at a time"
     caveat = (

@@ -89,18 +89,18 @@ def test_no_prompt_is_faster_than_the_data_sheet(gpu, ranks):
             # Nor does it take much more than by the share that is assumed, where heads split over
             # the ranks.
             if ranks == 1:
-                assert took_s == pytest.approx(least_s / 0.5, rel=0.01, abs=1e-7), (name, tokens)
+                assert took_s == pytest.approx(least_s / 0.7, rel=0.01, abs=1e-7), (name, tokens)
 
 
 def test_the_prompts_of_the_issue_take_what_their_flops_do():
     """100,000 tokens on H100s: they took 1.33, 1.87 and 3.25 s, for want of attention."""
-    for name, ranks, least_s in (
-        ("qwen3-30b-a3b", 1, 4.64),
-        ("deepseek-v3", 8, 4.09),
-        ("llama3.1-8b", 1, 4.27),
+    for name, ranks, least_s, share in (
+        ("qwen3-30b-a3b", 1, 4.64, 0.70),
+        ("deepseek-v3", 8, 4.09, 0.52),
+        ("llama3.1-8b", 1, 4.27, 0.70),
     ):
         (took_s,) = seconds("h100", name, ranks, [100_000])
-        assert least_s <= took_s == pytest.approx(2 * least_s, rel=0.005), name
+        assert least_s <= took_s == pytest.approx(least_s / share, rel=0.005), name
 
 
 def test_attention_by_hand():
@@ -232,15 +232,15 @@ def gen(tmp_path, monkeypatch, capsys):
 
 def test_a_prompt_takes_in_a_simulation_what_the_model_says(gen):
     said, line, first = gen()
-    # 8,000 x 32,478 ns, and 8,000 x 8,001 / 2 pairs of 1,060,239 fs; stored after each 512 tokens
+    # 8,000 x 23,199 ns, and 8,000 x 8,001 / 2 pairs of 757,314 fs; stored after each 512 tokens
     # or at once.
     for options in ([], ["--set", "offer_tokens=512"]):
         assert gen(*options)[2]["requests"] == 1
     assert said["prefills"][0] == {
         "tokens": 8192,
-        "ns": 8192 * 32_478 + 8192 * 8193 // 2 * 1_060_239 // 10**6,
+        "ns": 8192 * 23_199 + 8192 * 8193 // 2 * 757_314 // 10**6,
     }
-    assert shows(line, "27,158 tokens/s … 8,192 tokens, 11,697 … 100,000")
+    assert shows(line, "38,021 tokens/s … 8,192 tokens, 16,376 … 100,000")
     assert first is not None
 
 
@@ -250,9 +250,9 @@ def test_who_says_how_long_a_token_takes_says_it_of_all(gen):
     assert "20,000 tokens/s" in line
     said, line, _ = gen("--set", "prefill_attention=[]")
     assert said["overridden"] == ["prefill_attention"]
-    assert "30,790 tokens/s" in line
+    assert "43,105 tokens/s" in line
     said, line, _ = gen("--set", "prefill_attention=[{pair_fs=1000000, window_tokens=1024}]")
-    assert said["prefills"][1]["ns"] == 100_000 * 32_478 + 1024 * 1025 // 2 + 98_976 * 1024
+    assert said["prefills"][1]["ns"] == 100_000 * 23_199 + 1024 * 1025 // 2 + 98_976 * 1024
 
 
 def test_query_heads_that_are_not_known_are_said_to_be(gen, tmp_path):

@@ -72,6 +72,7 @@ PROMPTS = [
     Prompt("deepseek-v3", "h100", 8, 2000, 2000 / 52_300, SGLANG),
     Prompt("deepseek-v3", "b200", 1, 2000, 2000 / 18_471, GB200),
     Prompt("llama3.1-70b-instruct", "h100", 4, 2048, 0.109, TRTLLM + "; fp8"),
+    Prompt("llama2-7b", "h100", 1, 2048, 0.036, TRTLLM + "; fp8"),
 ]
 STEPS = [
     Step("llama3.1-8b", "h200", 1, 8, 96, 833.421 / 128, VLLM),
@@ -80,13 +81,11 @@ STEPS = [
     Step("llama2-7b", "a100", 1, 16, 1152, 1000 * 16 / 1010.62, LMDEPLOY),
     Step("llama3.1-70b-instruct", "a100", 4, 1, 1152, 1000 / 32.38, LMDEPLOY),
     Step("llama3.1-70b-instruct", "a100", 4, 16, 1152, 1000 * 16 / 482.99, LMDEPLOY),
+    Step("llama3.1-70b-instruct", "h200", 4, 8, 96, 2077.53 / 128, VLLM),
 ]
 OUTSIDE = [
-    # fp8 on GPUs that have twice the FLOPs for it, which is not modelled.
-    (Prompt("llama2-7b", "h100", 1, 2048, 0.036, TRTLLM + "; fp8"), 0.62),
-    (Prompt("llama2-7b", "l40s", 1, 2048, 0.073, TRTLLM + "; fp8"), 0.46),
-    # Two all-reduces in each of 80 layers, and the start of kernels, which are not modelled.
-    (Step("llama3.1-70b-instruct", "h200", 4, 8, 96, 2077.53 / 128, VLLM), 1.54),
+    # fp8 on a GPU that has twice the FLOPs for it, which is not modelled.
+    (Prompt("llama2-7b", "l40s", 1, 2048, 0.073, TRTLLM + "; fp8"), 0.64),
 ]
 
 
@@ -119,6 +118,6 @@ def test_those_outside_are_outside_as_the_page_says(row, expected):
     assert ratio(row) == pytest.approx(expected, abs=0.01)
 
 
-def test_prompts_are_a_little_faster_than_modelled_steps_slower():
-    assert geometric_mean(map(ratio, PROMPTS)) == pytest.approx(0.87, abs=0.05)
-    assert geometric_mean(map(ratio, [*STEPS, OUTSIDE[-1][0]])) == pytest.approx(1.21, abs=0.05)
+def test_published_speeds_are_neither_above_nor_below_the_model_on_average():
+    assert geometric_mean(map(ratio, PROMPTS)) == pytest.approx(1, abs=0.05)
+    assert geometric_mean(map(ratio, STEPS)) == pytest.approx(1.05, abs=0.05)
