@@ -14,6 +14,7 @@ from __future__ import annotations
 import csv
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from itertools import product
 from typing import Any
 
@@ -33,7 +34,7 @@ COLUMNS = ("gpu", "model", "ranks", "batch", "tokens", "loaded_tokens", "is_step
 
 def rows() -> Iterator[dict[str, Any]]:
     """Yield the row of each prompt and step; a model that does not fit a GPU has none."""
-    from aiconfigurator.cli.api import cli_estimate
+    cli_estimate = import_module("aiconfigurator.cli.api").cli_estimate
 
     cases = [(1, tokens, loaded, False) for tokens, loaded in PROMPTS]
     cases += [(batch, tokens, 0, True) for batch, tokens in STEPS]
@@ -52,7 +53,7 @@ def rows() -> Iterator[dict[str, Any]]:
                     prefix=loaded,
                 )
             except Exception as error:  # noqa: BLE001 - the table says what could not be had
-                print(f"{gpu} {model} x {ranks}: {error}", file=sys.stderr)  # noqa: T201
+                print(f"{gpu} {model} x {ranks}: {error}", file=sys.stderr)
                 continue
             ms = estimate.tpot if is_step else estimate.ttft
             values = (gpu, model, ranks, batch, tokens, loaded, int(is_step), f"{ms:.4g}")

@@ -360,6 +360,37 @@ def break_even(
     )
 
 
+def mean_break_even(
+    shape: ModelShape, knobs: JsonObject, ranks: int, requests: Requests | None
+) -> float | None:
+    """Return the bandwidth at which loading all prefixes takes as long as computing them, bytes/s.
+
+    The prefixes are those of `requests` that came before, or without requests one of EXAMPLE_TOKENS
+    tokens. None if computing takes no time, or no prefix came before.
+
+    Args:
+        shape: The model.
+        knobs: Its compute times, as `computing_times` returns them.
+        ranks: Tensor-parallel ranks.
+        requests: The requests, if there is a log of them.
+
+    """
+    times = _PrefixTimes(shape, knobs, ranks)
+    lengths = np.array([min(EXAMPLE_TOKENS, shape.max_context_tokens)], np.int64)
+    if requests is not None:
+        reused_tokens = _reused_tokens(requests)
+        lengths = reused_tokens[reused_tokens > 0]
+    compute_ns = int(times.compute_ns(lengths).sum())
+    if compute_ns == 0:
+        return None
+    distinct, counts = np.unique(lengths, return_counts=True)
+    kv_bytes = sum(
+        times.kv_bytes(int(tokens)) * int(count)
+        for tokens, count in zip(distinct, counts, strict=True)
+    )
+    return kv_bytes * NS_PER_S / compute_ns
+
+
 class _PrefixTimes:
     """Bytes and compute time of the prefixes of one model on one engine."""
 

@@ -22,6 +22,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import price_of_byte
+from kvtrace.curves.break_even import mean_break_even
 from kvtrace.curves.points import Simulated
 from kvtrace.curves.size import Target, parse_target
 from kvtrace.llm.serving import GPU_MEMORY_SHARE, GPUS
@@ -187,6 +188,7 @@ class PlanAnswer:
             "currency": self.currency,
             "least_gpus": None if self.gpus is None else [asdict(c) for c in self.gpus.counts],
             "chosen": None if chosen is None else asdict(self._plan.fleet(chosen)),
+            "stores": [asdict(option) for option in self._plan.store_options(self.findings)],
             "fleets": [asdict(self._plan.fleet(fleet)) for fleet in self.findings.candidates],
             "table": str(self.output / TABLE),
             "events": {
@@ -464,7 +466,16 @@ def _plan(
         load = fleet_load(load, scenario, fleet.tensor_parallel, fleet.nodes)
         request_plan, scenario = request.resolve(load)
     baseline = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
-    request_plan = replace(request_plan, without_offload=baseline)
+    request_plan = replace(
+        request_plan,
+        without_offload=baseline,
+        break_even_bytes_per_s=mean_break_even(
+            scenario.model,
+            scenario.preset.computing,
+            scenario.ranks,
+            scenario.load.requests,
+        ),
+    )
     offers = request_plan.offers()
     if all(offer.store is Below.NOTHING for offer in offers):
         raise ConfigError(

@@ -208,6 +208,84 @@ class Fleet:
     """The command that simulates it."""
 
 
+NAMES: Final = {
+    Below.NOTHING: "DRAM alone",
+    Below.NVME: "NVMe",
+    Below.FILE: "shared file store",
+    Below.OBJECT: "object store",
+}
+"""Names of the kinds of store, as they stand side by side."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreOption:
+    """The best fleet with one kind of store below DRAM."""
+
+    store: str
+    """A name of NAMES."""
+    fleet: Fleet
+    is_enough: bool
+    """Whether the fleet reaches the target; no fleet with this store does if it does not."""
+    read_bytes_per_s: float | None
+    """Read bandwidth of the store by the price list; null if it has none."""
+    break_even_bytes_per_s: float | None
+    """Bandwidth from which on loading the load's prefixes is faster than computing them."""
+
+
+def bucket_verdict(options: Sequence[StoreOption], currency: str) -> str | None:
+    """Return whether an object store is enough, in a clause; None if none can be bought."""
+    bucket = next((option for option in options if option.store == NAMES[Below.OBJECT]), None)
+    if bucket is None:
+        return None
+    fleet = bucket.fleet
+    ttft = (
+        ""
+        if fleet.first_token_p99_ns is None
+        else f", TTFT p99 {format_duration(round(fleet.first_token_p99_ns))}"
+    )
+    cost = f"{show(fleet.cost_per_month, Unit.NUMBER)} {currency} a month"
+    if not bucket.is_enough:
+        return (
+            f"an object store is not enough: at best hit rate {100 * fleet.hit_ratio:.1f} %{ttft}"
+        )
+    others = [option for option in options if option.is_enough and option is not bucket]
+    cheapest = min(others, key=lambda option: option.fleet.cost_per_month or 0.0, default=None)
+    compared = ""
+    if cheapest is not None:
+        other_cost = show(cheapest.fleet.cost_per_month, Unit.NUMBER)
+        compared = f" ({other_cost} with {cheapest.store})"
+    return f"an object store is enough: {cost}{compared}{ttft}"
+
+
+def stores_table(options: Sequence[StoreOption], currency: str) -> ReportTable:
+    """Return DRAM, drives and object store side by side."""
+    columns = [
+        ReportColumn("store"),
+        ReportColumn("answer", "target"),
+        ReportColumn("hit_ratio", "hits", Unit.SHARE),
+        ReportColumn("first_token_p50_ns", "TTFT p50", Unit.NS),
+        ReportColumn("first_token_p99_ns", "p99", Unit.NS),
+        ReportColumn("cost_per_month", f"{currency} a month", Unit.NUMBER),
+        ReportColumn("read_bytes_per_s", "reads at", Unit.BYTES_PER_S),
+        ReportColumn("break_even_bytes_per_s", "break-even", Unit.BYTES_PER_S),
+    ]
+    rows: list[dict[str, object]] = [
+        {
+            "store": option.store,
+            "answer": "reached" if option.is_enough else "missed",
+            "hit_ratio": option.fleet.hit_ratio,
+            "first_token_p50_ns": option.fleet.first_token_p50_ns,
+            "first_token_p99_ns": option.fleet.first_token_p99_ns,
+            "cost_per_month": option.fleet.cost_per_month,
+            "read_bytes_per_s": option.read_bytes_per_s,
+            "break_even_bytes_per_s": option.break_even_bytes_per_s,
+        }
+        for option in options
+    ]
+    title = "each store: the cheapest fleet that reaches the target, or else the nearest to it"
+    return table_of(title, Sheet.SUMMARY, columns, rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A load, as arguments of `gen`, on a fleet, and the price list of what can be bought for it."""
@@ -224,6 +302,10 @@ class Plan:
     """Price of a byte, by the text of the price in the list."""
     without_offload: TimeToFirstToken | None = None
     """TTFT of the same fleet with GPU memory alone; None if nothing takes time."""
+    break_even_bytes_per_s: float | None = None
+    """Bandwidth at which loading the load's prefixes is as fast as computing them; None if
+    computing takes no time.
+    """
 
     def offers(self) -> list[Offer]:
         """Return every fleet that can be bought, the cheapest to own first.
@@ -429,11 +511,11 @@ class Plan:
         """Return the report of the plan; `lost` are the simulated incidents of `losses`, by name."""
         best = findings.cheapest
         if best is None:
-            return Document(
-                "",
-                self.first_line(findings),
-                [Chapter("", [self._table("the nearest", [findings.nearest or findings.best])])],
-            )
+            tables = [
+                self._table("the nearest", [findings.nearest or findings.best]),
+                stores_table(self.store_options(findings), self.prices.currency),
+            ]
+            return Document("", self.first_line(findings), [Chapter("", tables)])
         (row,) = best.rows
         store_and_sizes = {key: best.knobs[key] for key in (STORE, DRAM, SIZE)}.items()
         rerouted = [
@@ -443,7 +525,7 @@ class Plan:
         ]
         rivals = list(rivals_of(findings).values())
         listed = {
-            "the cheapest of each store with each router": rivals,
+            "the cheapest of each store with each router": rivals if self.nodes > 1 else [],
             "the same with another router": rerouted,
         }
         if (
@@ -462,7 +544,8 @@ class Plan:
                 for candidate in front(cheaper, lambda candidate: candidate.hit_ratio)
                 if relaxed_target.is_met(candidate)
             ]
-        tables = [
+        tables = [stores_table(self.store_options(findings), self.prices.currency)]
+        tables += [
             self._table(title, candidates) for title, candidates in listed.items() if candidates
         ]
         if lost and (usual := row.figures) is not None:
@@ -537,7 +620,36 @@ class Plan:
             nearest = findings.nearest or findings.best
             return f"{answer}: the nearest is {self._describe(findings, nearest)}"
         line = f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
-        return "; ".join([*self._warnings(best), line])
+        verdict = bucket_verdict(self.store_options(findings), self.prices.currency)
+        return "; ".join([*self._warnings(best), line, *([verdict] if verdict else [])])
+
+    def store_options(self, findings: Findings) -> list[StoreOption]:
+        """Return the best simulated fleet with each kind of store, and with none.
+
+        It is the cheapest that reaches the target, or the nearest to it if none does.
+        """
+        options = []
+        for store, medium in self.prices.media.items():
+            candidates = [
+                candidate
+                for candidate in findings.candidates
+                if candidate.knobs[STORE] == str(store)
+            ]
+            if not candidates:
+                continue
+            of_store = replace(findings, candidates=candidates)
+            candidate = of_store.cheapest or of_store.nearest or of_store.best
+            rate = None if medium.read_bandwidth is None else parse_bytes(medium.read_bandwidth)
+            options.append(
+                StoreOption(
+                    store=NAMES[store],
+                    fleet=self.fleet(candidate),
+                    is_enough=of_store.cheapest is not None,
+                    read_bytes_per_s=rate,
+                    break_even_bytes_per_s=self.break_even_bytes_per_s,
+                )
+            )
+        return options
 
     def _failures(self, findings: Findings) -> list[str]:
         """Return, for each kind of store with a router, why none of its fleets is an answer."""

@@ -24,7 +24,7 @@ def said_in(text):
     return " ".join(text.replace("#", " ").split())
 
 
-MODELLED = "h100 x 1 … 50% … 70%"
+MODELLED = "h100 x 1 … 70% … 70%"
 
 
 @pytest.mark.parametrize(

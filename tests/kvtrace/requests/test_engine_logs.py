@@ -112,7 +112,7 @@ def test_the_log_says_what_the_model_takes(tmp_path, monkeypatch, capsys):
     # FLOPs.
     assert found["serving"]["prefill_ns_per_token"] > 0
     assert found["serving"]["prefill_attention"][0]["pair_fs"] == -(
-        -131_072 * 10**15 // (989 * 10**12 // 2)
+        -131_072 * 10**15 // (989 * 10**12 * 7 // 10)
     )
     rows = read_table(out, TRACE)
     assert set(rows["length_bytes"].to_pylist()) == {256 * 32768}

@@ -85,10 +85,17 @@ def test_the_first_line_is_the_answer(done):
     folder, found = done
     shown = study(folder / "study.toml", folder / "out", "--target-hit", "5%").stdout.splitlines()
     assert shown[0] == found["answer"]
-    best = max(found["rows"], key=lambda row: row["hit_ratio"])
-    assert (
-        f"tiers.nvme.capacity={best['knobs']['tiers.nvme.capacity']}" in shown[0].partition(";")[0]
-    )
+    ratios: dict[tuple[str, str], list[float]] = {}
+    for row in found["rows"]:
+        knobs = row["knobs"]
+        key = (knobs["tiers.nvme.policy"], knobs["tiers.nvme.capacity"])
+        ratios.setdefault(key, []).append(row["hit_ratio"])
+    # The best is that of the mean over the seeds, of those whose loads are not slower than computing.
+    best = found["best"]["knobs"]
+    policy, capacity = best["tiers.nvme.policy"], best["tiers.nvme.capacity"]
+    assert found["best"]["hit_ratio"] == pytest.approx(sum(ratios[policy, capacity]) / 2)
+    best_text = f"tiers.nvme.policy={policy}, tiers.nvme.capacity={capacity}"
+    assert best_text in shown[0].partition(";")[0]
     assert shows(shown[0], "cheapest … 5 %: tiers.nvme.")
     assert found["basis"] == "simulated"
 
