@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kvtrace.core.trace import Trace, read_trace
     from kvtrace.curves.break_even import BreakEven, break_even
     from kvtrace.curves.comparison import PolicyComparison
+    from kvtrace.curves.engine_comparison import EngineComparison, compare_engines
     from kvtrace.curves.hit_ratios import (
         CapacityCurve,
         CountedHits,
@@ -59,6 +60,7 @@ __all__ = [
     "Configuration",
     "CountedHits",
     "DeviceError",
+    "EngineComparison",
     "HitCounts",
     "KvError",
     "Model",
@@ -81,6 +83,7 @@ __all__ = [
     "break_even",
     "build_scenario",
     "capacity_curve",
+    "compare_engines",
     "count_hits",
     "hit_ratio_curve",
     "load_study",
@@ -112,6 +115,7 @@ _MODULES = {
     "kvtrace.core.simulation_stats": ("SimulationStats",),
     "kvtrace.core.trace": ("Trace", "read_trace"),
     "kvtrace.curves.break_even": ("BreakEven", "break_even"),
+    "kvtrace.curves.engine_comparison": ("EngineComparison", "compare_engines"),
     "kvtrace.curves.comparison": ("PolicyComparison",),
     "kvtrace.curves.hit_ratios": (
         "CapacityCurve",

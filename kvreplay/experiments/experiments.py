@@ -45,13 +45,13 @@ from kvreplay.plan.replay_config import Config
 from kvreplay.plan.tier_targets import STORAGE
 from kvreplay.run.replay import Replay, Replaying, Show, replay
 from kvreplay.run.watch import Watching
-from kvreplay.tiers.modelled import DriveFile
 from kvtrace.core import pl
 from kvtrace.core.app import QUIET, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.parameters import named
+from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.run.run_file import MLPERF_FILE, generate
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
 from kvtrace.core.schema import TRACE

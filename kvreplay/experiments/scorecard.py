@@ -23,13 +23,14 @@ from kvreplay.result.figures import worst_percentile
 from kvreplay.run.discover import drive_table, error_line, measure_drive
 from kvreplay.run.replay import FinishedRun, Replay, replay
 from kvreplay.tiers.claims import claim, release
-from kvreplay.tiers.modelled import DRIVE_FILE, DriveFile, DriveModel
+from kvreplay.tiers.modelled import DRIVE_FILE, DriveModel
 from kvtrace.core import statistics
 from kvtrace.core.document import sweep_document
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.files import write_json
 from kvtrace.core.parameters import named
+from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import SERVED_FILE, RunFile, find_run
 from kvtrace.core.run.sweep_file import (

@@ -19,11 +19,12 @@ from kvreplay.engine.job import Driven
 from kvreplay.plan.row_ring import READ, WRITE
 from kvreplay.result.cause import Spent, counted_share, is_late, judge, shares_of
 from kvreplay.tiers.host import FILESYSTEMS_IN_MEMORY, in_memory, layers, queue_number, throttles
-from kvreplay.tiers.modelled import DriveFile, DriveModel, SimulatedTier
+from kvreplay.tiers.modelled import DriveModel, SimulatedTier
 from kvreplay.tiers.objects import ObjectTier
 from kvreplay.tiers.tier import Tier
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metrics.recorder import OperationRecorder
+from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.run.figures import Evidence, LimitCause, Pace, RunVerdict, Summary, TierRate
 from kvtrace.core.run.run_file import DeviceIo, RunBegun
 from kvtrace.core.units import (

@@ -42,10 +42,6 @@ from kvreplay.tiers.host import (
 )
 from kvreplay.tiers.modelled import (
     DRIVE_FILE,
-    DriveCell,
-    DriveError,
-    DriveFile,
-    DriveTimes,
     held_out,
 )
 from kvreplay.tiers.tier import Holding, StorageOptions
@@ -66,6 +62,7 @@ from kvtrace.core.memory import available_bytes
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.mounts import unescaped
+from kvtrace.core.run.drive_file import DriveCell, DriveError, DriveFile, DriveTimes
 from kvtrace.core.run.run_file import DeviceIo, seal
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 

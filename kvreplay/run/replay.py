@@ -50,7 +50,6 @@ from kvreplay.tiers.extents import ExtentTier
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.host import device_counters
 from kvreplay.tiers.make_tiers import check_targets
-from kvreplay.tiers.modelled import DriveFile
 from kvreplay.tiers.tier import Holding, Tier, drives_of
 from kvtrace.core.app import log, noted_signals
 from kvtrace.core.errors import (
@@ -59,6 +58,7 @@ from kvtrace.core.errors import (
     KvError,
 )
 from kvtrace.core.files import write_json
+from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.run.figures import Summary
 from kvtrace.core.run.run_file import (
     BLOCKS_FILE,

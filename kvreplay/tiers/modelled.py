@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,14 +23,11 @@ import numpy as np
 from kvreplay.plan.row_ring import REPLAY
 from kvreplay.tiers.directio import ALIGNMENT
 from kvreplay.tiers.tier import Native, Service, Tier, TierKind
-from kvtrace import __version__
-from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.files import read_json
+from kvtrace.core.errors import ConfigError
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import StructAt, function
 from kvtrace.core.native.structs import Structure
-from kvtrace.core.run.figures import Distribution
-from kvtrace.core.run.run_file import seal
+from kvtrace.core.run.drive_file import OPS, DriveCell, DriveError, DriveFile, DriveTimes
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 OPTIONS = ("bandwidth", "read_bandwidth", "write_bandwidth", "latency", "concurrency")
@@ -198,97 +195,9 @@ The depth by the number in flight, and the time of an I/O at the cell's highest 
 """
 _BETWEEN, _BEYOND, _ALONE = 1.0, 1e-3, 1e-6
 """Weights of an estimate for a missing cell: between two known cells, beyond two, beside one."""
-_OPS = ("read", "write")
 _matrix_at = function(
     "thread_interpolate_matrix", StructAt, int, float, float, float, np.dtype(np.float64)
 )
-
-
-class DriveTimes(Distribution, frozen=True, forbid_unknown_fields=True):
-    """Latencies of one direction's I/Os in a cell, from submission to completion."""
-
-
-class DriveCell(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The drive's measurements for one I/O size, one queue depth and one share of reads.
-
-    Unmeasured values are null.
-    """
-
-    io_bytes: int
-    depth: int
-    read_share: float
-    operations: int | None = None
-    bytes_per_s: float | None = None
-    """From the first submission to the last completion."""
-    in_flight: float | None = None
-    """Average number in flight in that time; submission makes it less than `depth`."""
-    read: DriveTimes | None = None
-    """Null if nothing was read."""
-    write: DriveTimes | None = None
-    reason: str | None = None
-    """The reason why the cell is null."""
-
-
-class DriveError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Errors of the predictions for cells that were held out of a fit to the other cells.
-
-    An error is |predicted / measured - 1|.
-    """
-
-    cells: int
-    """Number of cells held out: every third."""
-    bandwidth_median: float
-    bandwidth_greatest: float
-    p99_median: float | None
-    """Null if no cell had enough operations."""
-    p99_greatest: float | None
-
-
-class DriveFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The measurements of a drive: drive.json."""
-
-    schema_version: int = 1
-    program: str = "kvreplay"
-    version: str = __version__
-    argv: list[str]
-    started_utc: str
-    kernel: str | None
-    device: str | None
-    """Null if no block device is visible; then the measurements may not be a drive's."""
-    model: str | None
-    device_bytes: int | None
-    filesystem: str | None
-    file_bytes: int
-    """Length of the file that was read and written; all of it was written before."""
-    cells: list[DriveCell]
-    held_out: DriveError | None
-    """Null if there are too few cells."""
-    sha256: str | None = None
-    """Checksum of all other fields, as `seal` computes it."""
-
-    @classmethod
-    def read(cls, path: Path) -> Self:
-        """Return the drive file at `path`.
-
-        TraceError if it is not a drive file, is damaged, or has no reads or no writes.
-        """
-        misfit = "not a drive file of this version of kvreplay: {}; kvreplay scorecard makes one"
-        drive = read_json(path, cls, misfit=misfit)
-        if drive.sha256 != seal(drive).sha256:
-            raise TraceError("damaged: its content is not what was written", path=path)
-        for op in _OPS:
-            if not any(cell.bytes_per_s and getattr(cell, op) for cell in drive.cells):
-                raise TraceError(
-                    f"no cell of it has {op}s; measure the drive again (kvreplay scorecard)",
-                    path=path,
-                )
-        return drive
-
-    def __str__(self) -> str:
-        return (
-            f"{self.device or 'unknown device'}, {self.model or 'unknown model'}, measured"
-            f" {self.started_utc[:10]}"
-        )
 
 
 class DriveModel:
@@ -310,7 +219,7 @@ class DriveModel:
                 for other in measured
                 if (other.read_share, other.io_bytes) == (cell.read_share, cell.io_bytes)
             ]
-            for op, name in enumerate(_OPS):
+            for op, name in enumerate(OPS):
                 if (times := getattr(cell, name)) is not None:
                     depth_ratio = cell.depth / (cell.in_flight or cell.depth)
                     work_ns = cell.io_bytes / max(bandwidths) * NS_PER_S
@@ -348,7 +257,7 @@ class DriveModel:
                 _matrix_at(self.struct, op, read_share, io_bytes, depth, slots)
                 time_ns = _mean(slots[:_DEPTH_RATIO])
                 mean_ns += share * time_ns * float(np.exp(slots[_DEPTH_RATIO]))
-                p99_ns[_OPS[op]] = float(np.exp(slots[QUANTILES.index(0.99)]))
+                p99_ns[OPS[op]] = float(np.exp(slots[QUANTILES.index(0.99)]))
         return io_bytes * depth * NS_PER_S / mean_ns, p99_ns
 
 
@@ -366,7 +275,7 @@ def simulated(name: str, options: Mapping[str, str], meta: Metadata, option: str
         )
     drive = DriveFile.read(Path(options["drive"]))
     rates = [
-        max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in _OPS
+        max(int(cell.bytes_per_s or 0) for cell in drive.cells if getattr(cell, op)) for op in OPS
     ]
     latency_ns = min((cell.read.mean_ns or 0 for cell in drive.cells if cell.read), default=0)
     source = f"at best: the {len(drive.cells)} cells of a drive file of {drive}"
@@ -404,7 +313,7 @@ def _held_out_ratios(cells: Sequence[DriveCell]) -> _HeldOutRatios | None:
         if sum(axis.index(getattr(cell, name)) for name, axis in axes.items()) % 3 == 1
     ]
     fitted = [cell for cell in measured if cell not in out]
-    if not out or not all(any(getattr(cell, op) for cell in fitted) for op in _OPS):
+    if not out or not all(any(getattr(cell, op) for cell in fitted) for op in OPS):
         return None
     model, ratios = DriveModel(fitted), _HeldOutRatios([], [])
     for cell in out:

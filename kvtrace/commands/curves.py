@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypedDict
 
 import typer
 
@@ -250,12 +250,17 @@ def breakeven(
         Path | None,
         typer.Argument(help="A file of real requests, whose prefixes are to be loaded."),
     ] = None,
-    model: str = option("The model whose KV cache is loaded.", "llama3.1-8b"),
-    gpu: str = option("The GPU that would compute it.", "h100"),
+    model: str = option(
+        "The model whose KV cache is loaded; several, such as llama3.1-8b,llama3.1-70b, are"
+        " compared.",
+        "llama3.1-8b",
+    ),
+    gpu: str = option("The GPU that would compute it, or several, such as h100,a100.", "h100"),
     tensor_parallel: int = option("Tensor-parallel ranks, each a GPU.", 1, "--tp", min=1),
     kv_dtype: gen_options.KvDtype = None,
     store: list[str] | None = option(
-        "A store, such as qlc=3GB/s,100us; repeat it to compare several.  [default:"
+        "A store, such as qlc=3GB/s,100us, with its power, such as 20W, if it is known; or a drive"
+        " file, such as sim:drive.json. Repeat it to compare several.  [default:"
         " nvme=7GB/s,100us and object=25GB/s,30ms]",
         metavar="NAME=BANDWIDTH,LATENCY",
     ),
@@ -283,23 +288,38 @@ def breakeven(
     kvtrace breakeven --model llama3.1-70b --gpu h100 --tp 4 --store qlc=3GB/s,100us
     kvtrace breakeven --model llama3.1-8b --store nvme=7GB/s,100us --store s3=5GB/s,30ms --plot breakeven.html
     kvtrace breakeven conversation.jsonl --source mooncake --model llama3.1-70b --tp 4 --store qlc=3GB/s
+    kvtrace breakeven --model llama3.1-8b,qwen3-32b --gpu a100,h100 --store sim:drive.json
     """
     if page is not None:
         check_drawing(page)
-    result = kvtrace.break_even(
-        None if file is None else source.read(file, seed, max_requests),
-        model=model,
-        gpu=gpu,
-        tensor_parallel=tensor_parallel,
-        kv_dtype=kv_dtype,
-        stores=store or None,
-        prefix_tokens=None if tokens is None else _parse_lengths(tokens),
-        loads=loads,
-    )
+    requests = None if file is None else source.read(file, seed, max_requests)
+    models, gpus = ([name.strip() for name in text.split(",")] for text in (model, gpu))
+    engine: _Engine = {
+        "tensor_parallel": tensor_parallel,
+        "kv_dtype": kv_dtype,
+        "stores": store or None,
+        "prefix_tokens": None if tokens is None else _parse_lengths(tokens),
+        "loads": loads,
+    }
+    result: kvtrace.BreakEven | kvtrace.EngineComparison
+    if len(models) == len(gpus) == 1:
+        result = kvtrace.break_even(requests, model=models[0], gpu=gpus[0], **engine)
+    else:
+        result = kvtrace.compare_engines(requests, models=models, gpus=gpus, **engine)
     if page is not None:
         name = f"Break-even bandwidth of {model} on {gpu}"
         write_drawing(page, replace(result.document(), name=name), command_line())
     answer(result.to_dict(), result.document, as_json=as_json)
+
+
+class _Engine(TypedDict):
+    """Arguments that `break_even` and `compare_engines` have in common."""
+
+    tensor_parallel: int
+    kv_dtype: str | None
+    stores: list[str] | None
+    prefix_tokens: list[int] | None
+    loads: int
 
 
 def _parse_lengths(text: str) -> list[int]:

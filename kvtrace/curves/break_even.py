@@ -44,10 +44,9 @@ from kvtrace.core.units import (
     format_bytes,
     format_duration,
     format_rate,
-    parse_bytes,
-    parse_duration_ns,
     percent,
 )
+from kvtrace.curves.stores import Store, parse_stores
 from kvtrace.llm.catalogue import find_model
 from kvtrace.llm.serving import (
     EXAMPLE_TOKENS,
@@ -82,21 +81,6 @@ _PCIE_CODING: Final = 128 / 130
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
-    """Where KV caches are loaded from."""
-
-    name: str
-    bandwidth_bytes_per_s: float
-    latency_ns: int
-    """Time until the first byte of a load."""
-
-    def load_ns(self, size_bytes: Array | int, loads: int = 1) -> Array:
-        """Return the time of a load of `size_bytes`, ns, while `loads` share the bandwidth."""
-        sizes = np.asarray(size_bytes, np.float64)
-        return self.latency_ns + sizes * loads / self.bandwidth_bytes_per_s * NS_PER_S
-
-
-@dataclass(frozen=True, slots=True)
 class StoreVerdict:
     """Whether one store pays, by the length of the prefix."""
 
@@ -119,6 +103,10 @@ class PrefixPoint:
     break_even_bytes_per_s: float
     load_ns: dict[str, float]
     """Time to load the prefix, by the store's name."""
+    compute_j: float
+    """Energy to compute the prefix, at the power of the GPUs' data sheet."""
+    load_j: dict[str, float | None]
+    """Energy of the store while it loads the prefix; None if its power is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +151,16 @@ class BreakEven:
     def answer(self) -> str:
         """Whether each store pays, and why, in one line."""
         verdicts = "; ".join(self._verdict_text(verdict) for verdict in self.verdicts)
-        return f"{self.model} on {self._engine}: {verdicts}{self._reason()}"
+        return f"{self.name}: {verdicts}{self._reason()}"
+
+    @property
+    def name(self) -> str:
+        """The model and what it runs on, such as "llama3.1-70b on 4 x h100"."""
+        gpus = self.gpu if self.tensor_parallel == 1 else f"{self.tensor_parallel} x {self.gpu}"
+        return f"{self.model} on {gpus}"
 
     def to_polars(self) -> pl.DataFrame:
-        """Return one row for each prefix length and store, with sizes in bytes and times in ns."""
+        """Return one row for each prefix length and store: sizes in bytes, times in ns, energy in J."""
         rows = [
             {
                 "tokens": point.tokens,
@@ -176,6 +170,8 @@ class BreakEven:
                 "store": name,
                 "load_ns": load_ns,
                 "times_faster": point.compute_ns / load_ns,
+                "compute_j": point.compute_j,
+                "load_j": point.load_j[name],
             }
             for point in self.points
             for name, load_ns in point.load_ns.items()
@@ -192,10 +188,6 @@ class BreakEven:
         if self.replayed:
             tables.append(self._requests_table())
         return Document("", self.answer, [Chapter("", tables, self.notes)])
-
-    @property
-    def _engine(self) -> str:
-        return self.gpu if self.tensor_parallel == 1 else f"{self.tensor_parallel} x {self.gpu}"
 
     def _verdict_text(self, verdict: StoreVerdict) -> str:
         store, tokens = verdict.store, verdict.pays_from_tokens
@@ -222,16 +214,23 @@ class BreakEven:
             ReportColumn("kv_bytes", "KV cache", Unit.BYTES),
             ReportColumn("compute_ns", "compute (modelled)", Unit.NS),
             ReportColumn("break_even_bytes_per_s", "break-even", Unit.BYTES_PER_S),
+            ReportColumn("compute_j", "energy (J)", Unit.NUMBER),
         ]
         for verdict in self.verdicts:
             name = verdict.store.name
             columns.append(ReportColumn(f"{name}_ns", f"{name}: load", Unit.NS))
             columns.append(ReportColumn(f"{name}_ratio", "times faster", Unit.RATIO))
+            if verdict.store.power_w is not None:
+                columns.append(ReportColumn(f"{name}_j", "energy (J)", Unit.NUMBER))
         rows = []
         for point in self.points:
             loads: JsonObject = {}
             for name, load_ns in point.load_ns.items():
-                loads |= {f"{name}_ns": load_ns, f"{name}_ratio": point.compute_ns / load_ns}
+                loads |= {
+                    f"{name}_ns": load_ns,
+                    f"{name}_ratio": point.compute_ns / load_ns,
+                    f"{name}_j": point.load_j[name],
+                }
             rows.append(asdict(point) | loads)
         title = "loading a cached prefix against computing it"
         return table_of(title, Sheet.SUMMARY, columns, rows, charts=(self._chart(),))
@@ -241,13 +240,7 @@ class BreakEven:
         tokens = [float(point.tokens) for point in self.points]
         needed = [point.break_even_bytes_per_s for point in self.points]
         series = [Series("break-even bandwidth", tokens, needed)]
-        for verdict in self.verdicts:
-            name = verdict.store.name
-            rates = [point.kv_bytes / point.load_ns[name] * NS_PER_S for point in self.points]
-            series.append(Series(f"{name}, latency included", tokens, rates))
-        for link, gigatransfers in _LINK_GT_PER_S.items():
-            limit = gigatransfers * 1e9 * _PCIE_CODING / 8
-            series.append(Series(link, [tokens[0], tokens[-1]], [limit, limit]))
+        series += store_series(self.points, self.verdicts) + link_series(self.points)
         return Chart(
             "Bandwidth at which loading is as fast as computing",
             ChartShape.LOAD,
@@ -288,6 +281,27 @@ class BreakEven:
         return html_table(["prefix tokens", "KV cache", "compute", "break-even"], rows)
 
 
+def store_series(points: Sequence[PrefixPoint], verdicts: Sequence[StoreVerdict]) -> list[Series]:
+    """Return the bandwidth that each store reaches for prefixes of each length."""
+    tokens = [float(point.tokens) for point in points]
+    series = []
+    for verdict in verdicts:
+        name = verdict.store.name
+        rates = [point.kv_bytes / point.load_ns[name] * NS_PER_S for point in points]
+        series.append(Series(f"{name}, latency included", tokens, rates))
+    return series
+
+
+def link_series(points: Sequence[PrefixPoint]) -> list[Series]:
+    """Return the limits of links of today, over the lengths of `points`."""
+    ends = [float(points[0].tokens), float(points[-1].tokens)]
+    limits = {
+        link: gigatransfers * 1e9 * _PCIE_CODING / 8
+        for link, gigatransfers in _LINK_GT_PER_S.items()
+    }
+    return [Series(link, ends, [limit, limit]) for link, limit in limits.items()]
+
+
 def break_even(
     requests: Requests | str | Path | None = None,
     *,
@@ -311,15 +325,16 @@ def break_even(
         gpu: The GPU, such as "h100".
         tensor_parallel: Tensor-parallel ranks, each a GPU.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
-        stores: Stores as "NAME=BANDWIDTH[,LATENCY]", such as "qlc=3GB/s,100us"; without a name,
-            the text is the name. Default: a drive of 7 GB/s, and an object store of 25 GB/s.
+        stores: Stores as "NAME=BANDWIDTH[,LATENCY][,POWER]", such as "qlc=3GB/s,100us,20W"; without
+            a name, the text is the name. Or "[NAME=]sim:drive.json", a drive that `kvreplay
+            scorecard` measured. Default: a drive of 7 GB/s, and an object store of 25 GB/s.
         prefix_tokens: Lengths of prefixes. Default: powers of two up to the model's context.
         loads: Loads that share a store's bandwidth at a time.
 
     Raises:
         ConfigError: for an unknown model or GPU, a GPU without compute times, a model whose number
             of parameters is unknown, and a store that is not written as above.
-        TraceError: for a damaged file of requests.
+        TraceError: for a damaged file of requests, or a damaged drive file.
 
     Examples:
         >>> import kvtrace as kt
@@ -334,8 +349,10 @@ def break_even(
         name = "tensor_parallel" if tensor_parallel < 1 else "loads"
         raise ConfigError(f"{named(name)} must be > 0")
     shape = find_model(str(model), kv_dtype)
-    times = _PrefixTimes(shape, computing_times(gpu, shape, tensor_parallel), tensor_parallel)
-    compared_stores = _parse_stores(STORES if stores is None else stores)
+    knobs = computing_times(gpu, shape, tensor_parallel)
+    times = _PrefixTimes(shape, knobs, tensor_parallel)
+    power_w = GPUS[gpu].power_w * tensor_parallel
+    compared_stores = parse_stores(STORES if stores is None else stores)
     longest = shape.max_context_tokens
     lengths = _checked_lengths(prefix_tokens, longest)
     if isinstance(requests, str | Path):
@@ -346,7 +363,7 @@ def break_even(
         tensor_parallel=tensor_parallel,
         loads=loads,
         max_context_tokens=longest,
-        points=[_point(times, tokens, compared_stores, loads) for tokens in lengths],
+        points=[_point(times, power_w, tokens, compared_stores, loads) for tokens in lengths],
         verdicts=[
             StoreVerdict(store, _pays_from(times, store, loads, longest))
             for store in compared_stores
@@ -356,7 +373,7 @@ def break_even(
             if requests is None
             else _replay_loads(times, _reused_tokens(requests), compared_stores, loads)
         ),
-        notes=_notes(shape, gpu, tensor_parallel, loads, requests),
+        notes=_notes(shape, gpu, tensor_parallel, compared_stores, loads, requests),
     )
 
 
@@ -408,15 +425,26 @@ class _PrefixTimes:
         return prefix_compute_ns(self._knobs, tokens)
 
 
-def _point(times: _PrefixTimes, tokens: int, stores: Sequence[Store], loads: int) -> PrefixPoint:
+def _point(
+    times: _PrefixTimes, power_w: float, tokens: int, stores: Sequence[Store], loads: int
+) -> PrefixPoint:
     kv_bytes = times.kv_bytes(tokens)
     compute_ns = int(times.compute_ns([tokens])[0])
+    load_ns = {store.name: float(store.load_ns(kv_bytes, loads)) for store in stores}
     return PrefixPoint(
         tokens=tokens,
         kv_bytes=kv_bytes,
         compute_ns=compute_ns,
         break_even_bytes_per_s=kv_bytes * loads * NS_PER_S / compute_ns,
-        load_ns={store.name: float(store.load_ns(kv_bytes, loads)) for store in stores},
+        load_ns=load_ns,
+        compute_j=power_w * compute_ns / NS_PER_S,
+        load_j={
+            # Loads at a time share the store, and so its power.
+            store.name: None
+            if store.power_w is None
+            else store.power_w * load_ns[store.name] / loads / NS_PER_S
+            for store in stores
+        },
     )
 
 
@@ -501,30 +529,6 @@ def _replay_loads(
     return outcomes
 
 
-def _parse_stores(texts: Sequence[str]) -> list[Store]:
-    """Return the stores that `texts` describe."""
-    stores = [_parse_store(text) for text in texts]
-    names = [store.name for store in stores]
-    if not stores or len(set(names)) < len(names):
-        raise ConfigError(f"{named('stores')}: give one or more, each with a name of its own")
-    return stores
-
-
-def _parse_store(text: str) -> Store:
-    """Return the store that `text` describes, as NAME=BANDWIDTH[,LATENCY]."""
-    name, equals, figures = text.rpartition("=")
-    bandwidth, _, latency = figures.partition(",")
-    form = "write NAME=BANDWIDTH,LATENCY, such as qlc=3GB/s,100us"
-    try:
-        bytes_per_s = parse_bytes(bandwidth.strip().removesuffix("/s"))
-        latency_ns = parse_duration_ns(latency.strip()) if latency else 0
-    except ConfigError:
-        raise ConfigError(f"{named('stores', text)}: {form}") from None
-    if bytes_per_s <= 0 or latency_ns < 0 or (equals and not name):
-        raise ConfigError(f"{named('stores', text)}: {form}")
-    return Store(name or text, float(bytes_per_s), latency_ns)
-
-
 def _checked_lengths(prefix_tokens: Sequence[int] | None, longest: int) -> list[int]:
     """Return the lengths of prefixes, rising, without those beyond the model's context."""
     if prefix_tokens is None:
@@ -540,7 +544,12 @@ def _checked_lengths(prefix_tokens: Sequence[int] | None, longest: int) -> list[
 
 
 def _notes(
-    shape: ModelShape, gpu: str, ranks: int, loads: int, requests: Requests | None
+    shape: ModelShape,
+    gpu: str,
+    ranks: int,
+    stores: Sequence[Store],
+    loads: int,
+    requests: Requests | None,
 ) -> list[str]:
     share = percent(reached_share(FLOPS_SHARES, ranks))
     basis = (
@@ -552,7 +561,11 @@ def _notes(
         "on a busy GPU a load that is slower than computing can still raise throughput, because"
         " other prompts are computed meanwhile: kvtrace gen simulates that"
     )
-    notes = [basis, sharing, caveat]
+    energy = (
+        f"energy: {GPUS[gpu].power_w:g} W a GPU by its data sheet, which computing does not exceed,"
+        " and the power of a store if it is given"
+    )
+    notes = [basis, sharing, *(store.note for store in stores if store.note), energy, caveat]
     if requests is not None:
         notes.append(
             "requests: every prefix of an earlier request is taken to be in the store; kvtrace size"

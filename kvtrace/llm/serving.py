@@ -93,20 +93,22 @@ class Accelerator:
     """Memory bandwidth."""
     memory_bytes: int
     """Memory by the data sheet, of which GB are GiB."""
+    power_w: int
+    """Maximum power by the data sheet."""
     step_tokens: int
     """Tokens of a step: vLLM's default max_num_batched_tokens, which depends on GPU memory."""
     source: str
 
 
 GPUS: Final = {
-    "a100": Accelerator(312e12, 2.039e12, 80 << 30, 2048, "NVIDIA A100 80GB SXM data sheet"),
-    "h100": Accelerator(989e12, 3.35e12, 80 << 30, 8192, "NVIDIA H100 SXM data sheet"),
-    "h200": Accelerator(989e12, 4.8e12, 141 << 30, 8192, "NVIDIA H200 SXM data sheet"),
+    "a100": Accelerator(312e12, 2.039e12, 80 << 30, 400, 2048, "NVIDIA A100 80GB SXM data sheet"),
+    "h100": Accelerator(989e12, 3.35e12, 80 << 30, 700, 8192, "NVIDIA H100 SXM data sheet"),
+    "h200": Accelerator(989e12, 4.8e12, 141 << 30, 700, 8192, "NVIDIA H200 SXM data sheet"),
     "b200": Accelerator(
-        2250e12, 8.0e12, 180 << 30, 16384, "NVIDIA HGX B200 data sheet, one of eight"
+        2250e12, 8.0e12, 180 << 30, 1000, 16384, "NVIDIA HGX B200 data sheet, one of eight"
     ),
-    "l40s": Accelerator(362e12, 0.864e12, 48 << 30, 2048, "NVIDIA L40S data sheet"),
-    "mi300x": Accelerator(1307e12, 5.3e12, 192 << 30, 16384, "AMD Instinct MI300X data sheet"),
+    "l40s": Accelerator(362e12, 0.864e12, 48 << 30, 350, 2048, "NVIDIA L40S data sheet"),
+    "mi300x": Accelerator(1307e12, 5.3e12, 192 << 30, 750, 16384, "AMD Instinct MI300X data sheet"),
 }
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvreplay.tiers.modelled import DriveCell, DriveFile, DriveTimes
 from kvtrace.core.files import write_json
 from kvtrace.core.metrics.distribution import distribution_of as distribution
+from kvtrace.core.run.drive_file import DriveCell, DriveFile, DriveTimes
 from kvtrace.core.run.run_file import seal
 
 if TYPE_CHECKING:

@@ -237,7 +237,7 @@ def test_the_page_has_the_drive_itself_behind_its_stacks(tmp_path):
 
     from kvreplay.experiments import scorecard as cards
     from kvreplay.run.discover import drive_table
-    from kvreplay.tiers.modelled import DriveError
+    from kvtrace.core.run.drive_file import DriveError
 
     drive = write_drive(tmp_path / "drive.json")
     error = DriveError(

@@ -21,7 +21,6 @@ from whole import read_table
 from kvreplay.engine.native_engine import EngineName, choose
 from kvreplay.plan.contents import DataSource
 from kvreplay.tiers.modelled import (
-    DriveFile,
     DriveModel,
     Service,
     SimulatedTier,
@@ -31,6 +30,7 @@ from kvreplay.tiers.modelled import (
 )
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import write_json
+from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.schema import OPS
 
 if TYPE_CHECKING:

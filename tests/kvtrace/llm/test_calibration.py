@@ -90,7 +90,7 @@ def test_a_prompt_of_8192_tokens_of_8b_takes_what_kernels_do():
     assert 200e6 <= took_ns <= 236e6
 
 
-def test_shares_stay_below_the_data_sheet_and_fall_with_the_ranks():
+def test_shares_are_below_the_data_sheet_and_fall_with_ranks():
     for shares in (FLOPS_SHARES, BANDWIDTH_SHARES):
         assert list(shares.values()) == sorted(shares.values(), reverse=True)
         assert all(0 < share < 1 for share in shares.values())

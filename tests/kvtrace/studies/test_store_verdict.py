@@ -68,7 +68,7 @@ def plan(path: Any, folder: Any, *options: object, rate: str = "5GB", latency: s
     return json.loads(run_cli("kvtrace", "plan", path, *argv, *options).stdout)
 
 
-def test_each_store_has_its_cheapest_fleet_that_reaches_the_target(prompts, tmp_path):
+def test_each_store_has_its_cheapest_fleet_that_is_enough(prompts, tmp_path):
     found = plan(prompts, tmp_path, "--target-hit", "70%")
     stores = {option["store"]: option for option in found["stores"]}
     assert set(stores) == set(KINDS)
