@@ -9,7 +9,7 @@ from typing import Annotated, TypedDict
 import typer
 
 import kvtrace
-from kvtrace.commands.options import AsJson, RequestFile, TargetHit, TargetTtft
+from kvtrace.commands.options import AsJson, DayProfile, RequestFile, TargetHit, TargetTtft
 from kvtrace.core import units
 from kvtrace.core.app import Plot, command_line, emit_json, log, option, progress
 from kvtrace.core.document.drawing import check_drawing, write_drawing
@@ -184,6 +184,7 @@ def size(
     sample: float | None = option(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
+    day_profile: DayProfile = None,
     page: Plot = None,
     as_json: AsJson = False,
     *,
@@ -233,6 +234,7 @@ def size(
             byte_prices=byte_prices,
             endurance=endurance,
             sample=sample,
+            day_profile=None if day_profile is None else str(day_profile),
             is_computing_ignored=is_computing_ignored,
             progress=tick,
         )

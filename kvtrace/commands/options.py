@@ -13,6 +13,15 @@ RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
 TargetHit = Annotated[
     str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
 ]
+DayProfile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE|log",
+        help="The load over a day, for wear and costs a month: a file of 24 weights, one for each"
+        " hour, of which the load is the busiest; or log, the log's own hours once a day. "
+        " [default: the load's rate around the clock]",
+    ),
+]
 TargetTtft = Annotated[
     str | None,
     typer.Option(

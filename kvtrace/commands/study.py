@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 import kvtrace
-from kvtrace.commands.options import AsJson, TargetHit, TargetTtft
+from kvtrace.commands.options import AsJson, DayProfile, TargetHit, TargetTtft
 from kvtrace.core.app import command_line, emit_json, log, option, progress
 from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer
@@ -105,6 +105,7 @@ def plan(
     prices: Path | None = option(
         "Price list: sizes, prices and speeds of media.  [default: examples of 2026]"
     ),
+    day_profile: DayProfile = None,
     output: Path = option(
         f"A folder for {TABLE}, and the state to resume from.", Path("plan"), "-o --output"
     ),
@@ -139,6 +140,7 @@ def plan(
             target_hit=target_hit,
             target_ttft=target_ttft,
             prices=prices,
+            day_profile=None if day_profile is None else str(day_profile),
             output=output,
             workers=workers,
             scheduler=scheduler,

@@ -15,6 +15,7 @@ from kvtrace.core.config import as_setting
 from kvtrace.core.document import document as doc
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
+from kvtrace.curves.day_profile import day_share, extrapolation
 from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
 from kvtrace.curves.size import Fragile, Sizing, Target
@@ -257,9 +258,8 @@ def size_document(
             "the seconds of simulated time"
         )
     ]
-    if any(tier.drive_writes_per_day is not None for tier in point.tiers):
-        lines.append("DWPD and life: extrapolated from this load's rate")
-    lines += _costs(point, stack)
+    costs = _costs(point, stack)
+    lines += costs
     if (tick_s := _tick_s(stack)) is not None:
         lines.append(
             f"requests arrive on ticks about {tick_s} s apart: --jitter {tick_s}s spreads them, "
@@ -281,7 +281,12 @@ def size_document(
     ):
         order = "requests are served in the order of arrival; --gpu h100 models it"
         computing = f"GPU compute time is not modelled: {order}"
-    notes = [
+    notes = []
+    has_wear = any(tier.drive_writes_per_day is not None for tier in point.tiers)
+    basis = extrapolation(point.load_ns, stack.day_profile)
+    if basis is not None and (has_wear or costs):
+        notes.append(f"figures a day, a month and of a drive's life are {basis}")
+    notes += [
         (
             f"{facts['preset']}, {facts['model']}, {lookups} lookups of objects over {span} of"
             " simulated time"
@@ -445,15 +450,14 @@ def _charts(sizing: Sizing) -> tuple[doc.Chart, ...]:
 
 
 def _costs(point: Point, stack: Stack) -> list[str]:
-    lines, load_factor = [], point.span_ns / max(1, point.load_ns)
+    share = day_share(stack.day_profile, point.load_ns)
+    lines, load_factor = [], share * point.span_ns / max(1, point.load_ns)
     for tier, demand in zip(stack.preset.tiers, point.tiers, strict=True):
         reads, writes = demand.rates.reads_per_s, demand.rates.writes_per_s
         if tier.has_price and reads is not None and writes is not None:
             stored_bytes = demand.written_bytes - demand.deleted_bytes
             cost = tier.monthly_cost(reads.mean, writes.mean, MONTH_S * load_factor, stored_bytes)
-            lines.append(
-                cost_line(cost, "", "at the preset's prices, extrapolated from this load's rate")
-            )
+            lines.append(cost_line(cost, "", "at the preset's prices"))
     return lines
 
 

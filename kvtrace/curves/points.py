@@ -42,6 +42,7 @@ from kvtrace.core.statistics import (
     nearest_rank,
 )
 from kvtrace.core.units import NS_PER_S
+from kvtrace.curves.day_profile import DayProfile
 from kvtrace.curves.stack import HASH_VALUES, T95, optimal_uses, sample_chains
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.records import UNBOUNDED
@@ -165,6 +166,8 @@ class Stack:
     span_ns: Callable[[Simulation], int | None]
     endurance: Endurance | None = None
     service_level: ServiceLevel | None = None
+    day_profile: DayProfile | None = None
+    """The load over a day; None is that of the log around the clock."""
 
     def with_chains(self) -> Stack:
         """Return a copy whose load has its chains, computed once for all simulations."""
@@ -636,6 +639,16 @@ def _rate(by_second: NDArray[np.int64], span_s: float) -> SecondRate | None:
     return SecondRate(
         float(by_second.sum()) / span_s,
         None if rank is None else float(np.sort(by_second)[rank - 1]),
+    )
+
+
+def on_an_average_day(tier: TierDemand, share: float) -> TierDemand:
+    """Return `tier` with the wear of a day that has `share` of the simulated rate on average."""
+    writes, life_years = tier.drive_writes_per_day, tier.life_years
+    return replace(
+        tier,
+        drive_writes_per_day=None if writes is None else writes * share,
+        life_years=None if life_years is None else life_years / share,
     )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ from kvtrace.core.parameters import entry, named, setting
 from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
+from kvtrace.curves.day_profile import DayProfile, day_share, read_day_profile
 from kvtrace.curves.documents import first_line, size_document
-from kvtrace.curves.points import Point, Stack, drive_of
+from kvtrace.curves.points import Point, Stack, drive_of, on_an_average_day
 from kvtrace.curves.size import Question, Sizing, Target, parse_target, search_capacities
 from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
@@ -119,6 +121,7 @@ class SizeAnswer:
             **{name: config[name] for name in names},
             "basis": basis,
             "target": self.target.asked(),
+            "day_share": day_share(self.stack.day_profile, self.ceiling.load_ns),
             **asdict(self.sizing),
         }
 
@@ -168,6 +171,7 @@ def size(
     endurance: str | None = None,
     slo: str | None = None,
     sample: float | None = None,
+    day_profile: str | Path | None = None,
     seed: int = 42,
     progress: Progress | None = None,
 ) -> SizeAnswer:
@@ -199,6 +203,9 @@ def size(
             "ttft=2s,tpot=50ms"; "share=95%" in it sets another share.
         sample: Share of the objects in each of four samples; 1 simulates all. Default: as many as
             take seconds.
+        day_profile: The load over a day, for drive writes, life and costs a month: a file of 24
+            weights, one for each hour, of which the log is the busiest; or "log", the log's own
+            hours once a day. Default: the log's rate around the clock.
         seed: As in `simulate`.
         progress: Called with the share of the work that is done.
 
@@ -250,6 +257,7 @@ def size(
         byte_prices={role: price / _GIB for role, price in prices.items()} if prices else None,
         endurance=endurance,
         sample=sample,
+        day_profile=day_profile,
         is_computing_ignored=is_computing_ignored,
         progress=progress,
     )
@@ -265,6 +273,7 @@ def size_scenario(
     byte_prices: Mapping[str, float] | None = None,
     endurance: str | None = None,
     sample: float | None = None,
+    day_profile: str | Path | None = None,
     is_computing_ignored: bool = False,
     progress: Progress | None = None,
 ) -> SizeAnswer:
@@ -280,6 +289,7 @@ def size_scenario(
         byte_prices: The price of a byte by role.
         endurance: As in `size`.
         sample: As in `size`.
+        day_profile: As in `size`.
         is_computing_ignored: Whether the scenario's requests are served in the order of the file,
             with computing that takes no time.
         progress: As in `size`.
@@ -317,6 +327,7 @@ def size_scenario(
         scenario.span_ns,
         drive_endurance,
         scenario.service_level,
+        None if day_profile is None else read_day_profile(day_profile),
     )
     if drive_endurance is not None and drive_of(scenario.preset) is None:
         names = ", ".join(tier.name for tier in scenario.preset.tiers)
@@ -348,7 +359,7 @@ def size_scenario(
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
-    sizing = _with_baseline(sizing, baseline)
+    sizing = _map_points(_with_baseline(sizing, baseline), partial(_on_day, stack.day_profile))
     return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
 
 
@@ -362,6 +373,26 @@ def _with_baseline(sizing: Sizing, baseline: TimeToFirstToken | None) -> Sizing:
         None if point is None else compared(point) for point in (sizing.chosen, sizing.rejected)
     )
     return replace(sizing, chosen=chosen, ceiling=compared(sizing.ceiling), rejected=rejected)
+
+
+def _on_day(profile: DayProfile | None, point: Point) -> Point:
+    """Return `point` with the wear of an average day."""
+    share = day_share(profile, point.load_ns)
+    return replace(point, tiers=[on_an_average_day(tier, share) for tier in point.tiers])
+
+
+def _map_points(sizing: Sizing, change: Callable[[Point], Point]) -> Sizing:
+    """Return `sizing` with each of its points changed."""
+    chosen, rejected = (
+        None if point is None else change(point) for point in (sizing.chosen, sizing.rejected)
+    )
+    return replace(
+        sizing,
+        chosen=chosen,
+        rejected=rejected,
+        ceiling=change(sizing.ceiling),
+        points=[change(point) for point in sizing.points],
+    )
 
 
 def _settled_capacities(

@@ -23,6 +23,7 @@ from kvtrace.core.parameters import named
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import price_of_byte
 from kvtrace.curves.break_even import mean_break_even
+from kvtrace.curves.day_profile import DayProfile, read_day_profile
 from kvtrace.curves.points import Simulated
 from kvtrace.curves.size import Target, parse_target
 from kvtrace.llm.serving import GPU_MEMORY_SHARE, GPUS
@@ -342,6 +343,7 @@ def plan(
     target_ttft: str | None = None,
     slo: str | None = None,
     prices: str | Path | None = None,
+    day_profile: str | Path | None = None,
     output: str | Path | None = None,
     workers: int | None = None,
     scheduler: str | None = None,
@@ -366,6 +368,7 @@ def plan(
             of `nodes`, the least number of GPUs that meet it is searched first, for each
             tensor-parallel degree unless `load` has `tp`, and the plan is for that fleet.
         prices: A price list as TOML: sizes, prices and speeds of media. Default: examples of 2026.
+        day_profile: The load over a day, for wear and costs a month, as in `size`.
         output: The folder for results. Default: a temporary folder that lives as long as the
             returned object.
         workers: Simulations at a time. Default: one for each core.
@@ -399,7 +402,10 @@ def plan(
             f" {named('target_ttft', 'p99=2s')} or {named('slo', 'ttft=2s,tpot=50ms')}"
         )
     with _notes_to(tell) as tell_note:
-        return _plan(target, options, prices, output, workers, scheduler, tell_note, progress)
+        profile = None if day_profile is None else read_day_profile(day_profile)
+        return _plan(
+            target, options, prices, profile, output, workers, scheduler, tell_note, progress
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +443,7 @@ def _plan(
     target: Target,
     load: dict[str, object],
     price_list: str | Path | None,
+    day_profile: DayProfile | None,
     output: str | Path | None,
     workers: int | None,
     scheduler: str | None,
@@ -469,6 +476,7 @@ def _plan(
     request_plan = replace(
         request_plan,
         without_offload=baseline,
+        day_profile=day_profile,
         break_even_bytes_per_s=mean_break_even(
             scenario.model,
             scenario.preset.computing,

@@ -32,6 +32,7 @@ from kvtrace.core.parameters import named, setting
 from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
+from kvtrace.curves.day_profile import DayProfile, day_share, extrapolation
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
 from kvtrace.sim.fleet import BACK_WITHIN
@@ -204,6 +205,8 @@ class Fleet:
     """In the currency of the price list, extrapolated from `load_ns`."""
     load_ns: int | None
     """Time over which the requests arrive."""
+    day_share: float | None
+    """Mean rate of a day over that of the load, by which costs and wear are extrapolated."""
     command: str
     """The command that simulates it."""
 
@@ -306,6 +309,8 @@ class Plan:
     """Bandwidth at which loading the load's prefixes is as fast as computing them; None if
     computing takes no time.
     """
+    day_profile: DayProfile | None = None
+    """The load over a day; None is that of the log around the clock."""
 
     def offers(self) -> list[Offer]:
         """Return every fleet that can be bought, the cheapest to own first.
@@ -426,7 +431,7 @@ class Plan:
         medium, storage_cost = self.prices.media[offer.store], offer.size_cost
         if offer.store is Below.OBJECT:
             rates, stored = result.tiers[-1].rates, result.live_bytes[-1]
-            rate_factor = result.span_ns / max(1, result.load_ns)
+            rate_factor = self._day_share(result) * result.span_ns / max(1, result.load_ns)
             reads_per_s, writes_per_s = [
                 0.0 if rate is None else rate.mean * rate_factor
                 for rate in (rates.reads_per_s, rates.writes_per_s)
@@ -462,8 +467,9 @@ class Plan:
         if size == "-":
             return []
         size_bytes, endurance = parse_bytes(size), parse_endurance(medium.endurance)
+        day_s = SECONDS_PER_DAY * self._day_share(figures)
         daily_bytes = [
-            written * NS_PER_S * SECONDS_PER_DAY / max(1, figures.load_ns)
+            written * NS_PER_S * day_s / max(1, figures.load_ns)
             for written in figures.drive_written_bytes
         ]
         return [
@@ -473,6 +479,10 @@ class Plan:
             )
             for written in sorted(daily_bytes)
         ]
+
+    def _day_share(self, figures: Simulated) -> float:
+        """Return the mean rate of a day over that of the load."""
+        return day_share(self.day_profile, figures.load_ns)
 
     def study(self, offers: Sequence[Offer]) -> Study:
         """Return `offers` as a study."""
@@ -713,12 +723,10 @@ class Plan:
             "" if candidate.knobs[DRAM] == "-" else f"{candidate.knobs[DRAM]} of DRAM a node and "
         )
         (row,) = candidate.rows
-        load_ns = row.figures.load_ns if row.figures is not None else None
-        extrapolated = (
-            f" (extrapolated from {format_duration(load_ns)})"
-            if load_ns is not None and load_ns < SECONDS_PER_DAY * NS_PER_S
-            else ""
-        )
+        basis = None
+        if row.figures is not None:
+            basis = extrapolation(row.figures.load_ns, self.day_profile)
+        extrapolated = "" if basis is None else f" ({basis})"
         quantile, _ = (findings.target and findings.target.first_token) or ("p99_ns", 0)
         time_ns, name = (
             candidate.first_token_ns(quantile),
@@ -808,6 +816,7 @@ class Plan:
             storage_cost_per_month=storage_cost,
             cost_per_month=candidate.cost,
             load_ns=None if row.figures is None else row.figures.load_ns,
+            day_share=None if row.figures is None else self._day_share(row.figures),
             command=row.configuration.command,
         )
 
