@@ -16,6 +16,7 @@ from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
 from kvtrace.studies import completion, gen_options
+from kvtrace.studies.plan import example_prices
 
 LRU, TTL = "lru", "ttl"
 INSTANT = "instant"
@@ -185,7 +186,11 @@ def size(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
     day_profile: DayProfile = None,
-    page: Plot = None,
+    page: Path | None = option(
+        "Draw a chart: a page with sliders (*.html), or *.svg, *.png or *.pdf.",
+        None,
+        "--plot -o",
+    ),
     as_json: AsJson = False,
     *,
     stack: gen_options.StackArguments,
@@ -243,7 +248,8 @@ def size(
     document = sizing.document()
     if page is not None:
         name = f"Size for {file.name if file else 'synthetic users'}"
-        write_drawing(page, replace(document, name=name), command_line())
+        drawing = sizing.page(example_prices()) if page.suffix == ".html" else document
+        write_drawing(page, replace(drawing, name=name), command_line())
     answer(sizing.to_dict(), lambda: document, as_json=as_json)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -96,7 +97,7 @@ def study(
 # It is long because of its options and its help.
 def plan(
     context: typer.Context,
-    file: Annotated[  # noqa: ARG001 - `_load_of` reads it from the command line
+    file: Annotated[
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
     ] = None,
     *,
@@ -107,7 +108,10 @@ def plan(
     ),
     day_profile: DayProfile = None,
     output: Path = option(
-        f"A folder for {TABLE}, and the state to resume from.", Path("plan"), "-o --output"
+        f"A folder for {TABLE}, and the state to resume from; or a page (*.html) with sliders,"
+        " beside such a folder of its name.",
+        Path("plan"),
+        "-o --output",
     ),
     workers: Workers = None,
     scheduler: Scheduler = None,
@@ -134,6 +138,10 @@ def plan(
     kvtrace plan requests.jsonl --nodes 8 --target-ttft p99=2s --prices prices.toml
     kvtrace plan --users 200 --duration 10m --nodes 4 --target-hit 50% --router session
     """
+    page = output if output.suffix == ".html" else None
+    if page is not None:
+        check_drawing(page, "-o")
+        output = page.with_suffix("")
     with progress("simulating", 1.0) as tick:
         result = kvtrace.plan(
             _load_of(context, stack),
@@ -149,6 +157,9 @@ def plan(
         )
     for note in result.notes:
         log(f"note: {note}")
+    if page is not None:
+        name = f"Plan for {file.name if file else 'synthetic users'}"
+        write_drawing(page, replace(result.page(), name=name), command_line())
     answer(result.to_dict(), result.document, as_json=as_json)
 
 

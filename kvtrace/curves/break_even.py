@@ -233,9 +233,9 @@ class BreakEven:
                 }
             rows.append(asdict(point) | loads)
         title = "loading a cached prefix against computing it"
-        return table_of(title, Sheet.SUMMARY, columns, rows, charts=(self._chart(),))
+        return table_of(title, Sheet.SUMMARY, columns, rows, charts=(self.chart(),))
 
-    def _chart(self) -> Chart:
+    def chart(self) -> Chart:
         """Return the bandwidth that is needed, and that of each store, against the length."""
         tokens = [float(point.tokens) for point in self.points]
         needed = [point.break_even_bytes_per_s for point in self.points]
@@ -349,16 +349,42 @@ def break_even(
         name = "tensor_parallel" if tensor_parallel < 1 else "loads"
         raise ConfigError(f"{named(name)} must be > 0")
     shape = find_model(str(model), kv_dtype)
+    compared_stores = parse_stores(STORES if stores is None else stores)
+    if isinstance(requests, str | Path):
+        requests = read_requests(requests)
+    return model_break_even(
+        shape,
+        str(model),
+        gpu,
+        tensor_parallel,
+        compared_stores,
+        requests=requests,
+        prefix_tokens=prefix_tokens,
+        loads=loads,
+    )
+
+
+def model_break_even(
+    shape: ModelShape,
+    name: str,
+    gpu: str,
+    tensor_parallel: int,
+    compared_stores: Sequence[Store] | None = None,
+    *,
+    requests: Requests | None = None,
+    prefix_tokens: Sequence[int] | None = None,
+    loads: int = 1,
+) -> BreakEven:
+    """Return `break_even` of a model that is resolved already; `name` is the one that is shown."""
     knobs = computing_times(gpu, shape, tensor_parallel)
     times = _PrefixTimes(shape, knobs, tensor_parallel)
     power_w = GPUS[gpu].power_w * tensor_parallel
-    compared_stores = parse_stores(STORES if stores is None else stores)
+    if compared_stores is None:
+        compared_stores = parse_stores(STORES)
     longest = shape.max_context_tokens
     lengths = _checked_lengths(prefix_tokens, longest)
-    if isinstance(requests, str | Path):
-        requests = read_requests(requests)
     return BreakEven(
-        model=str(model),
+        model=name,
         gpu=gpu,
         tensor_parallel=tensor_parallel,
         loads=loads,

@@ -24,6 +24,7 @@ from kvtrace.curves.day_profile import DayProfile, day_share, read_day_profile
 from kvtrace.curves.documents import first_line, size_document
 from kvtrace.curves.points import Point, Stack, drive_of, on_an_average_day
 from kvtrace.curves.size import Question, Sizing, Target, parse_target, search_capacities
+from kvtrace.curves.size_page import ExamplePrices, size_page
 from kvtrace.llm.serving import INSTANT
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
@@ -59,6 +60,8 @@ class SizeAnswer:
     """Requests were served in the order of the file, and computing took no time by default."""
     notes: list[str] = field(default_factory=list)
     """Assumptions about the requests, the model and the preset."""
+    byte_prices: Mapping[str, float] | None = None
+    """Prices of a byte by role, as they were given."""
 
     @property
     def answer(self) -> str:
@@ -133,6 +136,21 @@ class SizeAnswer:
             self.scenario.config,
             self.answer,
             is_ordered=self.is_computing_ignored,
+        )
+
+    def page(self, examples: ExamplePrices) -> Document:
+        """Return the answer as a page with sliders, a map of the capacities and the frontier.
+
+        `examples` are the prices at which the sliders begin if the answer has none.
+        """
+        return size_page(
+            self.document(),
+            self.sizing,
+            self.target,
+            self.stack,
+            str(self.scenario.config["model"]),
+            self.byte_prices,
+            examples,
         )
 
     def __repr__(self) -> str:
@@ -360,7 +378,7 @@ def size_scenario(
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
     sizing = _map_points(_with_baseline(sizing, baseline), partial(_on_day, stack.day_profile))
-    return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes)
+    return SizeAnswer(target, sizing, stack, scenario, is_computing_ignored, notes, known_prices)
 
 
 def _with_baseline(sizing: Sizing, baseline: TimeToFirstToken | None) -> Sizing:

@@ -26,6 +26,7 @@ from kvtrace.curves.break_even import mean_break_even
 from kvtrace.curves.day_profile import DayProfile, read_day_profile
 from kvtrace.curves.points import Simulated
 from kvtrace.curves.size import Target, parse_target
+from kvtrace.curves.size_page import break_even_chart
 from kvtrace.llm.serving import GPU_MEMORY_SHARE, GPUS
 from kvtrace.llm.shape import stored_ranks
 from kvtrace.requests.registry import detect
@@ -151,6 +152,7 @@ class PlanAnswer:
     gpus: LeastGpus | None
     """The least GPUs that meet the service level; None unless it was to be found."""
     _plan: Plan = field(repr=False)
+    _scenario: Scenario = field(repr=False)
     _folder: TemporaryFolder | None = field(default=None, repr=False)
 
     @property
@@ -210,6 +212,18 @@ class PlanAnswer:
         first, *others = document.chapters
         chapter = replace(first, tables=[self.gpus.table(), *first.tables])
         return replace(document, headline=self.answer, chapters=[chapter, *others])
+
+    def page(self) -> Document:
+        """Return the report as a page with sliders, a map of the fleets and the frontier."""
+        scenario = self._scenario
+        chart = break_even_chart(
+            scenario.preset, scenario.model, scenario.ranks, str(scenario.config["model"])
+        )
+        return replace(
+            self.document(),
+            explorer=self._plan.explorer(self.findings),
+            pictures=() if chart is None else (chart,),
+        )
 
     def __repr__(self) -> str:
         return f"<PlanAnswer: {self.answer}>"
@@ -508,7 +522,7 @@ def _plan(
         incidents = _simulate_incidents(request_plan, findings.cheapest, simulate, results, tell)
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
-    return PlanAnswer(findings, incidents, notes, path, gpus, request_plan, folder)
+    return PlanAnswer(findings, incidents, notes, path, gpus, request_plan, scenario, folder)
 
 
 def fleet_load(

@@ -27,13 +27,15 @@ from kvtrace.core.document.document import (
     show,
     table_of,
 )
+from kvtrace.core.document.explorer import Choice, Explorer, Price
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named, setting
 from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
-from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes
+from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes, price_of_byte
 from kvtrace.curves.day_profile import DayProfile, day_share, extrapolation
 from kvtrace.curves.points import Simulated, is_store, roles_of
+from kvtrace.curves.size_page import ExamplePrices
 from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
 from kvtrace.sim.fleet import BACK_WITHIN
 from kvtrace.sim.presets.preset import Preset, full_preset_name, load_preset
@@ -130,6 +132,19 @@ def read_prices(path: Path) -> Prices:
                 ' "0.33/GB"'
             )
     return prices
+
+
+def example_prices() -> ExamplePrices:
+    """Return the prices of the price list that is shipped, by role, as `size` shows them."""
+    prices = read_prices(LIST)
+    texts = {"dram": prices.dram.price, "nvme": prices.nvme.price if prices.nvme else None}
+    return ExamplePrices(
+        by_role={
+            role: price_of_byte(text, LIST.name) for role, text in texts.items() if text is not None
+        },
+        currency=prices.currency,
+        note="Prices begin at examples of 2026; give your own with --price.",
+    )
 
 
 def stacks_of(name: str) -> dict[Below, tuple[str, Preset]]:
@@ -233,6 +248,22 @@ class StoreOption:
     """Read bandwidth of the store by the price list; null if it has none."""
     break_even_bytes_per_s: float | None
     """Bandwidth from which on loading the load's prefixes is faster than computing them."""
+
+
+def _store_label(knobs: Mapping[str, Value]) -> str:
+    """Return the store and its size, such as "NVMe 3.84TB"."""
+    name = NAMES[Below(str(knobs[STORE]))]
+    return name if knobs[SIZE] == "-" else f"{name} {knobs[SIZE]}"
+
+
+def _fleet_label(knobs: Mapping[str, Value]) -> str:
+    """Return what a fleet has, such as "64GiB of DRAM a node, NVMe 3.84TB, router prefix"."""
+    parts = [_store_label(knobs)]
+    if knobs[DRAM] != "-":
+        parts.insert(0, f"{knobs[DRAM]} of DRAM a node")
+    if knobs[ROUTER] != "-":
+        parts.append(f"router {knobs[ROUTER]}")
+    return ", ".join(parts)
 
 
 def bucket_verdict(options: Sequence[StoreOption], currency: str) -> str | None:
@@ -613,6 +644,53 @@ class Plan:
             Chapter("Commands that simulate each", [], commands),
         ]
         return Document("", self.first_line(findings), chapters)
+
+    def explorer(self, findings: Findings) -> Explorer:
+        """Return the simulated fleets as options: DRAM by store and size, and prices of both."""
+        candidates = [candidate for candidate in findings.candidates if candidate.cost is not None]
+        best, target = findings.cheapest, findings.target
+        quantile, limit_ns = (target and target.first_token) or ("", None)
+        fleets = [self.fleet(candidate) for candidate in candidates]
+        rows = {str(candidate.knobs[DRAM]) for candidate in candidates}
+        used = {_store_label(candidate.knobs) for candidate in candidates}
+        columns = [
+            _store_label({STORE: str(store), SIZE: size})
+            for store, medium in self.prices.media.items()
+            for size in (*medium.sizes, "-")
+        ]
+        currency = self.prices.currency
+        prices = [Price("DRAM", self.byte_prices[str(self.prices.dram.price)] * 1e9, "/GB")]
+        prices.append(Price("storage", 1.0, "x"))
+        prices[0] = replace(prices[0], unit=f"{currency}/GB")
+        return Explorer(
+            rows="DRAM a node",
+            columns="store",
+            row_labels=[size for size in ("-", *self.prices.dram.sizes) if size in rows],
+            column_labels=[label for label in columns if label in used],
+            choices=[
+                Choice(
+                    row=str(candidate.knobs[DRAM]),
+                    column=_store_label(candidate.knobs),
+                    name=_fleet_label(candidate.knobs),
+                    hit_ratio=fleet.hit_ratio,
+                    first_token_p50_ns=fleet.first_token_p50_ns,
+                    first_token_p99_ns=fleet.first_token_p99_ns,
+                    costs=(fleet.dram_cost_per_month, fleet.storage_cost_per_month),
+                    is_working=not fleet.stalled_requests and candidate.is_working,
+                )
+                for candidate, fleet in zip(candidates, fleets, strict=True)
+            ],
+            prices=prices,
+            cost=f"{currency} a month",
+            answer=None if best is None else candidates.index(best),
+            target_hit=None if target is None else target.hit_ratio,
+            target_first_token_p99_ns=limit_ns if quantile == "p99_ns" else None,
+            note=(
+                "Sliders choose among the fleets that were simulated: others cost more than the"
+                " cheapest of their kind at the prices of the list. The price of storage is a"
+                " multiple of the list's."
+            ),
+        )
 
     def first_line(self, findings: Findings) -> str:
         """Return the answer in one sentence."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 import subprocess
@@ -107,3 +108,14 @@ def _chromium(folder, *arguments):
         ["chromium", *_FLAGS, profile, *flags, page if isinstance(page, str) else page.as_uri()],
         capture_output=True, text=True, check=True, timeout=300,
     )  # fmt: skip
+
+
+def evaluated(text, folder, expression):
+    """Return the value of the JavaScript `expression` once the page `text` has run its scripts."""
+    told = f"document.title=JSON.stringify({expression})"
+    page = folder / "evaluated.html"
+    page.write_text(
+        text.replace("</body>", f"<script>{{{told}}}</script></body>"), encoding="utf-8"
+    )
+    done = _chromium(folder, f"--virtual-time-budget={_BUDGETS_MS[0]}", "--dump-dom", page)
+    return json.loads(html.unescape(re.search(r"<title>(.*?)</title>", done.stdout)[1]))

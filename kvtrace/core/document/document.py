@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from kvtrace.core import units
+from kvtrace.core.document.explorer import Explorer
 from kvtrace.core.json_types import JsonObject
 
 
@@ -221,6 +222,8 @@ class Document:
     """The title of a page: drive, model and workload; empty: `name`."""
     pictures: tuple[Chart, ...] = ()
     """Charts that a page shows first."""
+    explorer: Explorer | None = None
+    """Options that a reader of a page chooses among; only the first document of a page has any."""
 
     @property
     def tables(self) -> list[ReportTable]:

@@ -10,6 +10,7 @@ from html import escape
 from importlib import resources
 
 from kvtrace.core.document import document as doc
+from kvtrace.core.document.explorer import explorer_html
 from kvtrace.core.document.live_figure import build_live_figure
 from kvtrace.core.document.picture import build_picture
 from kvtrace.core.document.svg_figure import draw_svg
@@ -37,6 +38,8 @@ def html_page(documents: list[doc.Document], made_by: str) -> str:
     charts = _Charts()
     articles = [_article(document, f"d{index}", charts) for index, document in enumerate(documents)]
     body = "\n".join(articles)
+    if any(document.explorer is not None for document in documents):
+        body += f"\n<script>{_resource('explorer.js')}</script>"
     first = documents[0]
     headings = [first.about or first.name, first.headline]
     title = _plain(": ".join(heading for heading in headings if heading))
@@ -121,6 +124,8 @@ def _article(document: doc.Document, anchor: str, charts: _Charts) -> str:
         items = "".join(f"<li>{_plain(line)}</li>" for line in document.subject)
         content += f'<ul class="subject">{items}</ul>\n'
     content += _highlights(document) + _warnings_and_notes(document)
+    if document.explorer is not None:
+        content += explorer_html(document.explorer)
     if pictures:
         content += f"<div class=charts>{pictures}</div>"
     content += _navigation(chapters)

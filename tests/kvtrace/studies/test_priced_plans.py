@@ -528,7 +528,7 @@ def test_json_has_the_figures_of_the_text(requests, tmp_path):
     chosen = found["chosen"]
     assert found["answer"] == text.splitlines()[0]
     assert f"{100 * chosen['hit_ratio']:.1f} %" in found["answer"]
-    assert f"{format_duration(chosen['load_ns'])})" in found["answer"]
+    assert f"extrapolated from {format_duration(chosen['load_ns'])}" in found["answer"]
     assert chosen["hit_ratio"] >= 0.55
     assert chosen["stalled_requests"] == 0
     cost = re.search(r"storage, |of \d+\w+, ", found["answer"])
