@@ -194,6 +194,7 @@ def size(
     as_json: AsJson = False,
     *,
     stack: gen_options.StackArguments,
+    fleet: gen_options.FleetArguments,
     users: gen_options.UserArguments,
     run: gen_options.RunArguments,
     source: gen_options.SourceArguments,
@@ -208,6 +209,7 @@ def size(
     from samples of the objects, with its error, and the answer is simulated in full. FILE is served
     in order, and computing is not modelled, unless --gpu, --target-ttft or --slo is given. --slo is
     a target, too: 99 % of the requests must be within its limits (ttft=2s,tpot=50ms,share=95%).
+    With --nodes, capacities are those of each node, or of a tier that the nodes share.
 
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
@@ -226,15 +228,17 @@ def size(
         check_drawing(page)
     has_times = target_ttft is not None or run.slo is not None
     is_computing_ignored = file is not None and not has_times and stack.gpu is None
+    fleet_stack = fleet.apply_to(stack)
     scenario = gen_options.prepare(
-        file, stack, users, run, source, turns, gpu=INSTANT if is_computing_ignored else None
+        file, fleet_stack, users, run, source, turns, gpu=INSTANT if is_computing_ignored else None
     )
+    fleet.check(scenario.preset)
     with progress("simulating", 1.0) as tick:
         sizing = kvtrace.size_scenario(
             scenario,
             target_hit=target_hit,
             target_ttft=target_ttft,
-            settings=stack.settings or (),
+            settings=fleet_stack.settings or (),
             capacities=capacities,
             byte_prices=byte_prices,
             endurance=endurance,

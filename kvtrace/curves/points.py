@@ -185,9 +185,19 @@ class Stack:
             {"dram": "DRAM", "nvme": "NVMe"},
             {role: self.preset.tiers[index] for role, index in self.roles.items()},
         )
+        places = {role: " a node" if count > 1 else "" for role, count in self.instances.items()}
         return {
-            role: tier.name.upper() if is_store(tier) else default_labels[role]
+            role: (tier.name.upper() if is_store(tier) else default_labels[role]) + places[role]
             for role, tier in tiers.items()
+        }
+
+    @property
+    def instances(self) -> dict[str, int]:
+        """The number of tiers of each role in the fleet, each with the capacity of its role."""
+        fleet = self.preset.fleet
+        return {
+            role: fleet.instances(self.preset.tiers[index].scope)
+            for role, index in self.roles.items()
         }
 
     @property
@@ -215,7 +225,8 @@ class Stack:
             tier.policy is Policy.TTL or tier.store_queue for tier in preset.tiers
         )
         is_ordered = (
-            self.load.chains is not None and self.load.waits is None and not has_times(preset)
+            preset.fleet.nodes == 1
+            and self.load.chains is not None and self.load.waits is None and not has_times(preset)
         )
         return is_ordered and is_plain and len(sizes_of(preset, self.model, self.ranks).pieces) == 1
 
@@ -371,6 +382,7 @@ class Stack:
         requests, load = self.load.requests, self.load
         return (
             requests is not None
+            and self.preset.fleet.nodes == 1
             and load.waits is None
             and not self.preset.partial_chunks
             and len(requests.block_ids) > 0

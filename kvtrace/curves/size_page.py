@@ -50,7 +50,10 @@ def size_page(
 
     `prices` are those that the user gave; without them the sliders begin at `examples`.
     """
-    explorer = _explorer(sizing, target, prices, examples)
+    fleet_examples = {
+        role: price * stack.instances.get(role, 1) for role, price in examples.by_role.items()
+    }
+    explorer = _explorer(sizing, target, prices, replace(examples, by_role=fleet_examples))
     chart = break_even_chart(stack.preset, stack.model, stack.ranks, model)
     return replace(
         document, explorer=explorer, pictures=(*document.pictures, *([chart] if chart else []))

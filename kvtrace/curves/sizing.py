@@ -61,7 +61,7 @@ class SizeAnswer:
     notes: list[str] = field(default_factory=list)
     """Assumptions about the requests, the model and the preset."""
     byte_prices: Mapping[str, float] | None = None
-    """Prices of a byte by role, as they were given."""
+    """Prices of a byte of every instance of a tier, by role; None if none were given."""
 
     @property
     def answer(self) -> str:
@@ -190,6 +190,8 @@ def size(
     slo: str | None = None,
     sample: float | None = None,
     day_profile: str | Path | None = None,
+    nodes: int | None = None,
+    router: str | None = None,
     seed: int = 42,
     progress: Progress | None = None,
 ) -> SizeAnswer:
@@ -224,6 +226,8 @@ def size(
         day_profile: The load over a day, for drive writes, life and costs a month: a file of 24
             weights, one for each hour, of which the log is the busiest; or "log", the log's own
             hours once a day. Default: the log's rate around the clock.
+        nodes: As in `simulate`. Capacities are those of each node, or of a tier that nodes share.
+        router: As in `simulate`.
         seed: As in `simulate`.
         progress: Called with the share of the work that is done.
 
@@ -248,7 +252,9 @@ def size(
     if isinstance(requests, str | Path):
         requests = read_requests(requests, max_requests=max_requests, seed=seed)
     is_computing_ignored = requests is not None and not target.has_times and gpu is None
-    settings = settings_of(tiers, knobs)
+    fleet = {"fleet.nodes": nodes, "fleet.router": router}
+    given = {name: value for name, value in fleet.items() if value is not None}
+    settings = settings_of(tiers, {**given, **(knobs or {})})
     scenario = build_scenario(
         requests,
         preset=str(preset),
@@ -331,10 +337,6 @@ def size_scenario(
         raise ConfigError(
             f"{named('sample', f'{sample:g}')}: must be > 0, and at most 1, which is all"
         )
-    if (nodes := scenario.preset.fleet.nodes) > 1:
-        raise ConfigError(
-            f"fleet.nodes={nodes}: kvtrace size takes one node; for a fleet use kvtrace plan"
-        )
     if scenario.load.requests is not None and "file" in scenario.config["source"]:
         scenario.load.requests.check_shared()
     stack = Stack(
@@ -360,6 +362,9 @@ def size_scenario(
             f" {setting('tiers.nvme.read_bandwidth=7GB')}"
         )
     known_prices = _check_prices(byte_prices, list(stack.roles))
+    if known_prices is not None:
+        # Each instance of a tier is bought.
+        known_prices = {role: known_prices[role] * stack.instances[role] for role in known_prices}
     axes = dict(_settled_capacities(settings, stack))
     for role, sizes in (capacities or {}).items():
         axes[role] = [_checked_capacity(role, size_bytes) for size_bytes in sizes]
