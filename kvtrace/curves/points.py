@@ -226,7 +226,9 @@ class Stack:
         )
         is_ordered = (
             preset.fleet.nodes == 1
-            and self.load.chains is not None and self.load.waits is None and not has_times(preset)
+            and self.load.chains is not None
+            and self.load.waits is None
+            and not has_times(preset)
         )
         return is_ordered and is_plain and len(sizes_of(preset, self.model, self.ranks).pieces) == 1
 

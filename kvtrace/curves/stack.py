@@ -143,10 +143,13 @@ _find_following = function("curve_next_references", I4, int, I8, I8)
 _use_optimally = function("curve_use_optimal", I8, int, I4, I8, I1, EVENT, int, I8)
 
 
-def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]:
+def optimal_uses(
+    chains: Chains, capacities: Sequence[int | None], *, until_request: int | None = None
+) -> list[Uses]:
     """Return hits and inserts of Belady's optimal cache over `chains`, for each capacity.
 
-    Capacities are in objects; None is unlimited.
+    Capacities are in objects; None is unlimited. Only the first `until_request` requests are
+    counted if it is given; the cache knows the uses of all.
     """
     references, count = len(chains.slots), len(chains.tokens)
     following = np.empty(references, np.int64)
@@ -159,7 +162,7 @@ def optimal_uses(chains: Chains, capacities: Sequence[int | None]) -> list[Uses]
             np.empty(references, EVENT),
             np.zeros(2, np.int64),
         )
-        requests = len(chains.offsets) - 1
+        requests = len(chains.offsets) - 1 if until_request is None else until_request
         _use_optimally(chains.offsets, requests, chains.slots, following, live, heap, limit, uses)
         uses_by_capacity.append(Uses(*uses.tolist()))
     return uses_by_capacity
