@@ -125,7 +125,7 @@ class Target:
 
     @staticmethod
     def _is_slower(figures: Timed, baseline: TimeToFirstToken) -> bool:
-        """Return whether TTFT of `figures` is longer than that of the `baseline`."""
+        """Return whether `figures` have a longer TTFT or fewer requests than the `baseline`."""
         return (
             slower_percentile(
                 figures.first_token_ns, figures.requests, baseline.with_cache, baseline.requests

@@ -35,6 +35,8 @@ WORSE: Final = 1.05
 """An offload whose TTFT is longer than this multiple of the baseline's is called slower."""
 _COMPARED: Final = {"p50_ns": "p50", "p99_ns": "p99"}
 """The percentiles of TTFT that are compared, with their labels."""
+_SERVED: Final = "requests"
+"""What is slower if an offload serves fewer requests."""
 SLOWER: Final = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
 OVERLOADED: Final = "GPU OVERLOADED"
@@ -188,6 +190,11 @@ def slower_note(first_token: TimeToFirstToken | None) -> str | None:
     )
     if name is None:
         return None
+    if name == _SERVED:
+        return (
+            f"{SLOWER}: {counted(first_token.requests, 'request')} served in the same time,"
+            f" {first_token.requests_without_offload:,} without offload"
+        )
     return (
         f"{SLOWER}: TTFT {_COMPARED[name]} {format_duration(getattr(times, name))},"
         f" {format_duration(getattr(baseline, name))} without offload"
@@ -200,13 +207,15 @@ def slower_percentile(
     baseline: Percentiles,
     baseline_requests: int,
 ) -> str | None:
-    """Return the percentile of TTFT that an offload makes longer; None if it makes none longer.
+    """Return what an offload makes slower: a percentile of TTFT, or "requests"; None for nothing.
 
     `time_ns` returns the TTFT with offload at a percentile, by the percentile's name in the
     counters.
 
     Users that wait for answers send more requests if these come sooner, and then wait for each
-    other: an offload that served more requests than its baseline is not called slower.
+    other: an offload that served more requests than its baseline is not called slower. Where loads
+    make a few of them wait long, percentiles may be alike, or unknown of few requests, and yet far
+    fewer requests are served: that is slower, too.
     """
     if requests > baseline_requests:
         return None
@@ -214,7 +223,7 @@ def slower_percentile(
         with_ns, without_ns = time_ns(name), getattr(baseline, name)
         if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
             return name
-    return None
+    return _SERVED if WORSE * requests < baseline_requests else None
 
 
 def overload_note(prefill: PrefillStats) -> str | None:

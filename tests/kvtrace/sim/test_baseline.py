@@ -12,7 +12,7 @@ import pytest
 import kvtrace as kt
 from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
-from kvtrace.sim.baseline import SLOWER, overload_note, slower_note
+from kvtrace.sim.baseline import SLOWER, overload_note, slower_note, slower_percentile
 from kvtrace.sim.simulation import Simulation
 
 BLOCK = 16
@@ -154,3 +154,37 @@ def test_a_longer_ttft_is_said_at_p50_and_p99(
     assert (slower_note(TimeToFirstToken(9, *times, 9)) is not None) == is_said
     # Users that are answered sooner send more requests, which then wait for each other.
     assert slower_note(TimeToFirstToken(9, *times, 8)) is None
+
+
+def test_fewer_requests_in_the_same_time_are_slower() -> None:
+    """Users that wait for answers: 38 requests in place of 130, most of which have short TTFT."""
+    trace = kt.simulate(
+        preset="lmcache-disk",
+        model="tiny-1b",
+        users=8,
+        duration="30s",
+        seed=3,
+        tiers={
+            "gpu": {"capacity": "256MiB"},
+            "cpu": {"capacity": "2GiB"},
+            "nvme": {"capacity": "100GB", "read_bandwidth": "20MB", "write_bandwidth": "20MB"},
+        },
+    )
+    assert trace.stats is not None
+    first_token = trace.stats.first_token
+    assert first_token is not None
+    assert first_token.without_offload is not None
+    assert first_token.with_cache.p50_ns < first_token.without_offload.p50_ns
+    assert 2 * first_token.requests < first_token.requests_without_offload
+    note = slower_note(first_token)
+    assert note is not None
+    assert f"{first_token.requests:,} requests" in note
+    assert note in trace.metadata.notes
+
+
+@pytest.mark.parametrize(
+    ("requests", "slower"), [(100, None), (96, None), (94, "requests"), (40, "requests")]
+)
+def test_five_per_cent_fewer_requests_are_slower(requests: int, slower: str | None) -> None:
+    times = Percentiles(p50_ns=100, p95_ns=None, p99_ns=None, p99_9_ns=None, p99_99_ns=None)
+    assert slower_percentile(lambda name: getattr(times, name), requests, times, 100) == slower
