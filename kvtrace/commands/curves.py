@@ -11,7 +11,7 @@ import typer
 import kvtrace
 from kvtrace.commands.options import AsJson, DayProfile, RequestFile, TargetHit, TargetTtft
 from kvtrace.core import units
-from kvtrace.core.app import Plot, command_line, emit_json, log, option, progress
+from kvtrace.core.app import Plot, PlotPage, command_line, emit_json, log, option, progress
 from kvtrace.core.document.drawing import check_drawing, write_drawing
 from kvtrace.core.document.terminal import answer, show_tables
 from kvtrace.core.errors import ConfigError
@@ -186,11 +186,7 @@ def size(
         "Share of the objects in each of 4 samples; 1: all.  [default: as many as take seconds]"
     ),
     day_profile: DayProfile = None,
-    page: Path | None = option(
-        "Draw a chart: a page with sliders (*.html), or *.svg, *.png or *.pdf.",
-        None,
-        "--plot -o",
-    ),
+    page: PlotPage = None,
     as_json: AsJson = False,
     *,
     stack: gen_options.StackArguments,
@@ -214,7 +210,7 @@ def size(
     \b
     kvtrace size conversation.jsonl --model llama3.1-70b --tp 4 --preset vllm-fs --target-hit 30%
     kvtrace size conversation.jsonl --preset lmcache-disk --target-hit 30% --price dram=4/GiB --price nvme=0.1/GiB
-    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB --plot size.html
+    kvtrace size conversation.jsonl --preset vllm-fs --target-hit 30% --dram 512GiB --nvme 1TiB,2TiB -o size.html
     kvtrace size --users 100 --preset lmcache-disk --target-ttft p99=2s --endurance 1DWPD,5y
     """
     texts = {"dram": dram, "nvme": nvme}

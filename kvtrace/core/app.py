@@ -80,6 +80,15 @@ Plot = Annotated[
         "--plot", writable=True, help="Draw a chart: a page (*.html), or *.svg, *.png or *.pdf."
     ),
 ]
+PlotPage = Annotated[
+    Path | None,
+    typer.Option(
+        "-o",
+        "--plot",
+        writable=True,
+        help="Draw a chart: a page with sliders (*.html), or *.svg, *.png or *.pdf.",
+    ),
+]
 
 
 SECTIONS = {
@@ -110,7 +119,7 @@ SECTIONS = {
     "Probes": "histograms-only",
     "Search": "sample workers scheduler",
     "Training": "ranks every mtbf",
-    "Output": "requests-out drive-size endurance plot csv markdown force metrics",
+    "Output": "requests-out drive-size endurance day-profile plot csv markdown force metrics",
 }
 """The options that only `--help-all` shows, by section, for commands with many options."""
 METAVARS = {

@@ -11,13 +11,12 @@
 //     none of these is left    puts use the room above the limit; without any they are refused, and
 //                              tried again
 //
-// Here what is refused waits, and is stored in its order once the end of a lease, a heartbeat or a
-// later store finds room for it. List 0 has objects that were only put, list 1 those that were
-// read; both are in the order in which their leases end, which a slot's note counts.
+// Here what is refused waits, and is stored in the order of its node once the end of a lease, a
+// heartbeat or a later store finds room for it. List 0 has objects that were only put, list 1 those
+// that were read; both are in the order in which their leases end, which a slot's note counts.
 #include "sim.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { PUT, READ };
 enum { GROWTH = 1 << 8 }; // Arrays of C's own grow by so many items.
@@ -144,6 +143,47 @@ void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause) {
 }
 
 // --- what waits for room
+//
+// Each node has a queue of its own: in Mooncake the client of a node tries its puts again, and
+// knows nothing of the others'.
+
+// Appends an object that `level` has refused to the queue of the node at hand.
+static void lease_queue_store(World *world, int64_t level, int64_t slot) {
+    int64_t place = world->free_waiting_store;
+    if (place) {
+        world->free_waiting_store = world->waiting_stores[place - 1].next;
+    } else {
+        if (world->waiting_stores_end % GROWTH == 0) {
+            int64_t room = world->waiting_stores_end + GROWTH;
+            world->waiting_stores = memory_grow(world->waiting_stores, room, sizeof(WaitingStore));
+        }
+        place = ++world->waiting_stores_end;
+    }
+    world->waiting_stores[place - 1] = (WaitingStore){slot, level, 0};
+    Node *node = &world->fleet.nodes[world->control.node];
+    if (node->last_waiting_store) {
+        world->waiting_stores[node->last_waiting_store - 1].next = place;
+    } else {
+        node->first_waiting_store = place;
+    }
+    node->last_waiting_store = place;
+    world->waiting_stores_count++;
+}
+
+// Takes the first object of the queue of the node at hand out of it.
+static WaitingStore lease_take_first(World *world) {
+    Node *node = &world->fleet.nodes[world->control.node];
+    int64_t place = node->first_waiting_store;
+    WaitingStore waiting = world->waiting_stores[place - 1];
+    node->first_waiting_store = waiting.next;
+    if (waiting.next == 0) {
+        node->last_waiting_store = 0;
+    }
+    world->waiting_stores[place - 1].next = world->free_waiting_store;
+    world->free_waiting_store = place;
+    world->waiting_stores_count--;
+    return waiting;
+}
 
 // Lets `slot` wait for room in a tier, which has refused it.
 bool lease_wait(World *world, int64_t level, int64_t slot) {
@@ -153,26 +193,20 @@ bool lease_wait(World *world, int64_t level, int64_t slot) {
     if (is_waiting || object->size > tier->largest_object_bytes) {
         return false;
     }
-    if (world->waiting_stores_end % GROWTH == 0) {
-        int64_t room = world->waiting_stores_end + GROWTH;
-        world->waiting_stores = memory_grow(world->waiting_stores, room, sizeof(WaitingStore));
-    }
-    world->waiting_stores[world->waiting_stores_end++] =
-        (WaitingStore){slot, level, world->control.node};
+    lease_queue_store(world, level, slot);
     object->held_by |= (int16_t)held_by_tier(level);
     tier->refused_objects++;
     tier->refused_bytes += object->size;
     return true;
 }
 
-// Stores an object that waited; returns false if there is still no room for it.
+// Stores an object that the node at hand let wait; returns false if there is still no room for it.
 static bool lease_store(World *world, const WaitingStore *waiting, int64_t now) {
     int64_t level = waiting->level;
     int64_t slot = waiting->slot;
-    if (!fleet_is_up(world, waiting->node)) {
+    if (!fleet_is_up(world, world->control.node)) {
         return true;
     }
-    fleet_move_to(world, waiting->node);
     slot_refresh(world, slot);
     if (tiers_include(world->slots[slot].live, level)) {
         return true;
@@ -186,51 +220,41 @@ static bool lease_store(World *world, const WaitingStore *waiting, int64_t now) 
     return true;
 }
 
-// Drops those that were stored from the front, once they are half of the array: under permanent
-// pressure it is never empty, and would grow with the trace.
-static void lease_drop_stored(World *world) {
-    int64_t stored = world->waiting_stores_first;
-    int64_t left = world->waiting_stores_end - stored;
-    if (stored < left) {
-        return;
-    }
-    if (left) {
-        WaitingStore *waiting = world->waiting_stores;
-        memmove(waiting, waiting + stored, left * sizeof *waiting);
-    }
-    world->waiting_stores_first = 0;
-    world->waiting_stores_end = left;
-}
-
-// Stores those that wait, in their order, up to the first for which there is no room.
-void lease_store_waiting(World *world, int64_t now) {
-    int64_t node = world->control.node;
-    if (world->waiting_stores_first == world->waiting_stores_end) {
-        return;
-    }
-    while (world->waiting_stores_first < world->waiting_stores_end) {
-        WaitingStore waiting = world->waiting_stores[world->waiting_stores_first];
-        if (!lease_store(world, &waiting, now)) {
-            break;
+// Stores those that the node at hand let wait, in their order, up to the first for which there is
+// no room.
+static void lease_store_waiting_of_node(World *world, int64_t now) {
+    const Node *node = &world->fleet.nodes[world->control.node];
+    while (node->first_waiting_store) {
+        if (!lease_store(world, &world->waiting_stores[node->first_waiting_store - 1], now)) {
+            return;
         }
-        world->waiting_stores_first++;
+        WaitingStore waiting = lease_take_first(world);
         Slot *object = &world->slots[waiting.slot];
         object->held_by &= (int16_t)~held_by_tier(waiting.level);
         if (!object->held_by) {
             slot_release(world, waiting.slot);
         }
     }
-    lease_drop_stored(world);
-    fleet_move_to(world, node);
+}
+
+// Stores what waits: first that of the node at hand, then that of the nodes behind it.
+void lease_store_waiting(World *world, int64_t now) {
+    int64_t at_hand = world->control.node;
+    int64_t nodes = world->fleet.count;
+    for (int64_t i = 0; i < nodes && world->waiting_stores_count; i++) {
+        int64_t node = (at_hand + i) % nodes;
+        if (world->fleet.nodes[node].first_waiting_store) {
+            fleet_move_to(world, node);
+            lease_store_waiting_of_node(world, now);
+        }
+    }
+    fleet_move_to(world, at_hand);
 }
 
 // When the end of a lease may make room for what waits for a tier; UNBOUNDED if nothing waits.
 int64_t lease_due_ns(World *world, int64_t level) {
-    if (world->waiting_stores_first == world->waiting_stores_end) {
-        return UNBOUNDED;
-    }
-    const WaitingStore *waiting = &world->waiting_stores[world->waiting_stores_first];
-    if (waiting->level != level || waiting->node != world->control.node) {
+    int64_t place = world->fleet.nodes[world->control.node].first_waiting_store;
+    if (place == 0 || world->waiting_stores[place - 1].level != level) {
         return UNBOUNDED;
     }
     int64_t slot = lease_first(world, level, READ);

@@ -438,7 +438,7 @@ static void store_offer(World *world, int64_t actor_id, int64_t first, int64_t n
     }
     int64_t not_taken = first;
     int64_t end = first;
-    if (world->waiting_stores_end > 0) {
+    if (world->waiting_stores_count > 0) {
         lease_store_waiting(world, control->now);
         slot_refresh_chain(world, control->chain_length);
     }

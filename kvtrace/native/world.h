@@ -249,7 +249,7 @@ typedef struct {
 typedef struct {
     int64_t slot;
     int64_t level;
-    int64_t node; // The node that stores it.
+    int64_t next; // 1 + the one behind it of the same node, or of those free; 0 for the last.
 } WaitingStore;
 
 // Of a slot in a bucket, and of the slot that stands for a bucket.
@@ -605,15 +605,17 @@ typedef struct {
     int64_t lookups;
     int64_t local_hits;
     int64_t shared_hits;
-    int64_t link_busy_until_ns; // When it has sent all that it has to send.
-    int64_t sent_bytes;         // Bytes it sent to nodes that decode.
-    int64_t first_queued;       // 1 + the first actor of its prefill queue; 0 if it is empty.
-    int64_t last_queued;        // 1 + the last one.
-    int64_t gpu_bytes;          // GPU memory of its running requests; what they share counts once.
-    int64_t held_bytes;         // Bytes of the objects in GPU memory that they use now.
-    int64_t first_decoding;     // 1 + the first actor that decodes there; 0 if none does.
-    int64_t last_decoding;      // 1 + the last one.
-    int64_t is_gpu_full;        // Whether the first of the queue waits for such memory.
+    int64_t link_busy_until_ns;  // When it has sent all that it has to send.
+    int64_t sent_bytes;          // Bytes it sent to nodes that decode.
+    int64_t first_queued;        // 1 + the first actor of its prefill queue; 0 if it is empty.
+    int64_t last_queued;         // 1 + the last one.
+    int64_t gpu_bytes;           // GPU memory of its running requests; what they share counts once.
+    int64_t held_bytes;          // Bytes of the objects in GPU memory that they use now.
+    int64_t first_decoding;      // 1 + the first actor that decodes there; 0 if none does.
+    int64_t last_decoding;       // 1 + the last one.
+    int64_t is_gpu_full;         // Whether the first of the queue waits for such memory.
+    int64_t first_waiting_store; // 1 + the first object that a tier with leases refused it.
+    int64_t last_waiting_store;  // 1 + the last one; 0 if none waits.
 } Node;
 
 // The copies of an object that nodes and racks have.
@@ -786,9 +788,10 @@ struct World {
     TABLE(Link, links);               // [slots, levels]
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
-    WaitingStore *waiting_stores;     // In order, from the first on; allocated by C.
-    int64_t waiting_stores_first;     // The first of them.
+    WaitingStore *waiting_stores;     // Those of all nodes, and free ones; allocated by C.
     int64_t waiting_stores_end;       // The end of them.
+    int64_t waiting_stores_count;     // Those that wait.
+    int64_t free_waiting_store;       // 1 + the first that is free; 0 if none is.
     TABLE(Member, members);           // [slots]; empty without buckets.
     TABLE(int64_t, row_offsets);      // [rows]: where in its object a row begins, with buckets.
     TABLE(int8_t, made_kind);         // [rows]: 1 for made_size of a bucket or its metadata file.

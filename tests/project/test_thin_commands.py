@@ -44,6 +44,7 @@ RANKS = {"kvreplay.ranks.helper", "kvreplay.ranks.rank_session", "kvreplay.run.r
 PROBES = {"kvreplay.probes", "kvreplay.probes.libbpf"}
 """Whether this kernel can be probed."""
 WITHOUT_A_PUBLIC_FUNCTION = {
+    "kvtrace/commands/curves.py": {"kvtrace.studies.plan"},
     "kvtrace/commands/tables.py": {
         "kvtrace.core.schema",
         "kvtrace.core.tables",

@@ -12,11 +12,13 @@ import polars as pl
 import pytest
 from conftest import TRACES, run_cli
 from pool_leases import LeasedPool
-from simulated import preset_of, requests_of, simulate
+from simulated import preset_of, requests_of, simulate, simulate_fleet
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Promotion, load_preset
+from kvtrace.sim.presets.tier import FleetSetting
+from kvtrace.sim.routers import Router
 from kvtrace.sim.simulation import Load
 
 MOONCAKE = Path(__file__).parents[2] / "golden" / "engines" / "mooncake"
@@ -61,6 +63,44 @@ def test_hits_and_pages_equal_plain_python(seed):
     written = sum(row[5] for row in traced if row[1:3] == ("write", DISK)) // 4
     assert written == len(pool.on_ssd)
     assert simulation.stats().tiers[DRAM].live_bytes == 4 * len(pool.pages)
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_nodes_wait_for_room_apart(seed):
+    """Each node has a pool and a client of its own: what one refuses holds up no other's puts.
+
+    No two nodes have a page in common: an object that several refuse waits for the first alone.
+    """
+    draw = random.Random(seed)  # noqa: S311 - a fixed draw
+    nodes, pages, bucket = draw.choice([2, 3]), draw.choice([10, 20]), draw.choice([2, 5, 9])
+    pools = [
+        LeasedPool(
+            limit=int(4 * pages * 0.9) // 4, low=int(4 * pages * 0.8) // 4, full=pages, lease=50,
+            heartbeat=20, bucket=bucket,
+        )
+        for _ in range(nodes)
+    ]  # fmt: skip
+    heads = [[100 * k + n for n in range(draw.randint(1, 8))] for k in range(3 * nodes)]
+    rows, expected, now, fresh = [], [], 0, 10_000
+    for number in range(draw.randint(10, 40)):
+        now += draw.choice([0, 1, 7, 19])
+        tail = draw.choice([0, 3, 12])
+        blocks = [*draw.choice(heads[number % nodes :: nodes]), *range(fresh, fresh + tail)]
+        fresh += tail
+        rows.append((now, 4 * len(blocks), 0, blocks))
+        expected.append(pools[number % nodes].serve(now, blocks))
+    for pool in pools:
+        pool.catch_up(now)
+    preset = msgspec.structs.replace(
+        leased_preset(pages, bucket), fleet=FleetSetting(nodes=nodes, router=Router.ROUND_ROBIN)
+    )
+    simulation, traced, *_ = simulate_fleet(preset, Load(requests=requests_of(rows)))
+    reads = Counter(row[6] for row in traced if row[1] == "read")
+    assert [reads[n] for n in range(len(rows))] == expected
+    written = sum(row[5] for row in traced if row[1:3] == ("write", DISK)) // 4
+    assert written == sum(len(pool.on_ssd) for pool in pools)
+    live = simulation.stats().tiers[DRAM].live_bytes
+    assert live == 4 * sum(len(pool.pages) for pool in pools)
 
 
 def captured(tmp_path, name):
