@@ -60,8 +60,11 @@ _SIGNIFICANT_DIGITS = 3
 """Digits of a searched capacity, as it is printed."""
 _HALVINGS = 14
 """Times that a search by price halves the capacity that holds everything."""
-_SLOW_HALVINGS = 3
-"""Times that a search halves a tier whose loads are slower than computing."""
+_SLOW_SHRINK, _SLOW_STEPS = 2**0.5, 8
+"""How a search shrinks a tier whose loads are slower than computing: the ratio, and the steps."""
+_SLOW_ROUNDS = 12
+_SLOW_DOUBLINGS: Final = (1 / 32, 1 / 16, 3 / 32, 1 / 8)
+"""Rounds of such a search, and how much less of the other tier each tries, in doublings."""
 _MORE_DRAM: Final = (2, 4)
 """Multiples of the answer's DRAM at which its target must be reached, too."""
 _GROWTHS: Final = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 4.0)
@@ -274,6 +277,7 @@ class _Search:
         self._max_bytes = 0
         """Largest capacity that the search tries."""
         self._sampling: _Sampling | None = None
+        self._has_slow_loads = False
         self._required_bytes = stack.largest_prompt_bytes
         """Smallest capacity of a tier that the engine needs."""
         self._min_sampled_bytes = 0.0
@@ -535,6 +539,16 @@ class _Search:
                 center = best.capacities[outer] or 0
                 neighbours = [_round_bytes(center * 2 ** (sign / divisor)) for sign in (-1, 1)]
                 best = self._best_of(best, outer, neighbours, inner)
+            # With slow loads a little of the inner tier pays beside much of the outer one, so less
+            # and less of that is tried.
+            rounds = _SLOW_ROUNDS if self._has_slow_loads else 0
+            for _ in range(rounds):
+                center = best.capacities[outer] or 0
+                less = [_round_bytes(center / 2**doublings) for doublings in _SLOW_DOUBLINGS]
+                better = self._best_of(best, outer, less, inner)
+                if better is best:
+                    break
+                best = better
         return best
 
     def _try_no_capacity(self, axes: Iterable[str]) -> Point | None:
@@ -577,11 +591,13 @@ class _Search:
         More of a slow tier means more slow loads, so less of it may reach the target.
         """
         asked = replace(self.question.target, without_offload=None)
-        for _ in range(_SLOW_HALVINGS):
+        for _ in range(_SLOW_STEPS):
             inner_bytes = point.capacities[inner] or 0
             if not inner_bytes or self._is_met(point) or not asked.is_met(point):
                 break
-            [point] = self._evaluate([point.capacities | {inner: _round_bytes(inner_bytes / 2)}])
+            self._has_slow_loads = True
+            smaller = point.capacities | {inner: _round_bytes(inner_bytes / _SLOW_SHRINK)}
+            [point] = self._evaluate([smaller])
         return point
 
     def _can_estimate(self, capacities: Capacities) -> bool:
