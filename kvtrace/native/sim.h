@@ -179,6 +179,8 @@ void list_unlink(World *world, int64_t level, int64_t slot, int64_t number);
 void list_enter(World *world, int64_t level, int64_t slot, int64_t number);
 void list_leave(World *world, int64_t level, int64_t slot);
 void list_settle_by_age(World *world, int64_t level, int64_t slot);
+void idle_leave(World *world, int64_t slot);
+void idle_enter(World *world, int64_t slot);
 void policy_hit(World *world, int64_t level, int64_t slot);
 void policy_insert(World *world, int64_t level, int64_t slot, int64_t now);
 int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming);

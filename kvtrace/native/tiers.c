@@ -153,12 +153,14 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     int64_t tier_slot = slot;
     if (tiers_include(world->fleet.place_tiers, level)) {
         tier_slot = slot_for_insert(world, level, slot);
-        world->slots[tier_slot].live |= 1 << level;
     }
-    Slot *object = &world->slots[slot];
     if (level == 0 && world->actors[world->control.actor_id].gpu_bytes) {
         gpu_hold_slot(world, world->control.actor_id, tier_slot);
     }
+    if (tier_slot != slot) {
+        world->slots[tier_slot].live |= 1 << level;
+    }
+    Slot *object = &world->slots[slot];
     if (!tier_is_endless(world, level)) {
         policy_insert(world, level, tier_slot, cause.now);
     }

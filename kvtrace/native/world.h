@@ -784,6 +784,7 @@ struct World {
     TABLE(RecencyList, lists); // [levels, LISTS]
     TABLE(Slot, slots);
     TABLE(Link, links);               // [slots, levels]
+    TABLE(Link, idle_links);          // [slots]: list IDLE of GPU memory; empty if there is none.
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
     WaitingStore *waiting_stores;     // In order, from the first on; allocated by C.

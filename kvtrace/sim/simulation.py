@@ -477,6 +477,12 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.slots["held_by"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU or tier.lease for tier in preset.tiers)
     world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    gpu = world.tiers[0]
+    # Other policies do not spare what running requests use, and what is unlimited evicts nothing.
+    has_idle_list = world.knobs.is_bounded and not (
+        preset.tiers[0].policy is not Policy.LRU or gpu["lease_ns"] or world.knobs.endless_tiers & 1
+    )
+    world.idle_links, _ = new_links(used + ROOM if has_idle_list else 0, 1, has_policies=False)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
         used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
@@ -933,7 +939,7 @@ class Simulation:
         control.free_slots = count + added
         for name in ("slots", "pending_release"):
             self._tables.extend(world, name, added)
-        for name in ("members", "ages", "pins"):
+        for name in ("members", "ages", "pins", "idle_links"):
             if len(getattr(world, name)):
                 self._tables.extend(world, name, added)
         self._tables.extend(world, "links", added * tiers)[:] = records.NONE
