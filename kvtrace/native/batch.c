@@ -145,7 +145,7 @@ void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot) {
     actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, object->generation};
     Node *node = &world->fleet.nodes[world->control.node];
     bool is_shared = object->running_requests > 0;
-    if (!is_shared && tiers_include(object->live, 0)) {
+    if (!is_shared) {
         idle_leave(world, tier_slot);
     }
     object->running_requests++;
@@ -203,7 +203,7 @@ void gpu_release(World *world, int64_t actor_id) {
             node->gpu_bytes += object->size;
         } else {
             node->held_bytes -= object->size;
-            idle_enter(world, hold->slot);
+            idle_release(world, hold->slot);
         }
     }
     fleet_move_to(world, here);

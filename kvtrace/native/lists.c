@@ -115,51 +115,73 @@ void list_settle_by_age(World *world, int64_t level, int64_t slot) {
 }
 
 // --- the slots of GPU memory that no running request uses
+//
+// Where a slot belongs in list IDLE is found by a walk over those that running requests use, which
+// may be most. The slots of a request that ends are used once more right then, and come to the
+// head. So they are only noted as released, and those that were not used are looked up before the
+// next victim is chosen.
 
-// Whether `slot`, which is in the recency list of a tier, is in list IDLE, too.
-static bool idle_includes(World *world, int64_t level, int64_t slot) {
-    return level == 0 && world->idle_links_count && !world->slots[slot].running_requests;
+static bool idle_includes(World *world, int64_t slot) {
+    return world->idle_links[slot].newer != NOT_IDLE;
 }
 
 // Puts `slot`, which is in the recency list of GPU memory, into list IDLE at the same place. Its
-// neighbours there are found from both sides at once: one of them is usually close.
+// neighbours there are looked for on both sides at once.
 static void idle_insert(World *world, int64_t slot) {
     RecencyList *idle = list_of(world, 0, IDLE);
-    Link *links = world->idle_links;
     int64_t newer = list_link_of(world, 0, slot)->newer;
     int64_t older = list_link_of(world, 0, slot)->older;
-    while (newer != NONE && older != NONE && world->slots[newer].running_requests &&
-           world->slots[older].running_requests) {
+    while (newer != NONE && older != NONE && !idle_includes(world, newer) &&
+           !idle_includes(world, older)) {
         newer = list_link_of(world, 0, newer)->newer;
         older = list_link_of(world, 0, older)->older;
     }
-    bool is_newer_idle = newer == NONE || !world->slots[newer].running_requests;
-    if (is_newer_idle) {
-        older = newer == NONE ? idle->head : links[newer].older;
+    if (newer == NONE || idle_includes(world, newer)) {
+        older = newer == NONE ? idle->head : world->idle_links[newer].older;
     } else {
-        newer = older == NONE ? idle->tail : links[older].newer;
+        newer = older == NONE ? idle->tail : world->idle_links[older].newer;
     }
-    links_insert(idle, links, 1, slot, newer, older);
+    links_insert(idle, world->idle_links, 1, slot, newer, older);
 }
 
-// Notes that running requests use `slot` of GPU memory, which they did not.
+// Removes `slot` from list IDLE, if it is there: a running request uses it, or it leaves GPU
+// memory.
 void idle_leave(World *world, int64_t slot) {
-    if (world->idle_links_count) {
+    if (world->idle_links_count && idle_includes(world, slot)) {
         links_remove(list_of(world, 0, IDLE), world->idle_links, 1, slot);
+        world->idle_links[slot].newer = NOT_IDLE;
+    }
+}
+
+// Puts all released slots into list IDLE which are still in GPU memory, and not in that list yet.
+void idle_settle_released(World *world) {
+    while (world->control.released > 0) {
+        GpuHold released = world->released[--world->control.released];
+        const Slot *object = &world->slots[released.slot];
+        bool is_there = object->generation == released.generation;
+        if (is_there && !object->running_requests && !idle_includes(world, released.slot)) {
+            idle_insert(world, released.slot);
+        }
     }
 }
 
 // Notes that no running request uses `slot` of GPU memory any more.
-void idle_enter(World *world, int64_t slot) {
-    if (world->idle_links_count) {
-        idle_insert(world, slot);
+void idle_release(World *world, int64_t slot) {
+    if (!world->idle_links_count) {
+        return;
     }
+    if (world->control.released == world->released_count) {
+        idle_settle_released(world);
+    }
+    int32_t generation = world->slots[slot].generation;
+    world->released[world->control.released++] = (GpuHold){(int32_t)slot, generation};
 }
 
 // The least recent slot of GPU memory that no running request uses. What lies behind it moves to
 // the head of the recency list, in its order. The least recent slot if running requests use all.
 static int64_t idle_choose_victim(World *world) {
     RecencyList *recent = list_of(world, 0, RECENT);
+    idle_settle_released(world);
     int64_t victim = list_of(world, 0, IDLE)->tail;
     if (victim == NONE || victim == recent->tail) {
         return recent->tail;
@@ -185,7 +207,8 @@ static void lru_link_used(World *world, int64_t level, int64_t slot) {
                                   : list_link_of(world, level, newer)->older;
     list_link_between(world, level, slot, newer, older, RECENT);
     *behind_slot = 0;
-    if (idle_includes(world, level, slot)) {
+    bool is_idle = level == 0 && world->idle_links_count && !world->slots[slot].running_requests;
+    if (is_idle) {
         idle_insert(world, slot);
     }
 }
@@ -193,7 +216,7 @@ static void lru_link_used(World *world, int64_t level, int64_t slot) {
 // LRU: takes a slot out of the list.
 static void lru_unlink(World *world, int64_t level, int64_t slot) {
     list_unlink(world, level, slot, RECENT);
-    if (idle_includes(world, level, slot)) {
+    if (level == 0) {
         idle_leave(world, slot);
     }
 }
@@ -241,6 +264,9 @@ void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted
         return;
     }
     lru_unlink(world, level, slot);
+    if (level == 0) {
+        world->slots[slot].generation++;
+    }
     // The next victim may be anywhere in memory: prefetch it while this one is deleted.
     int64_t next = list_of(world, level, 0)->tail;
     if (next == NONE) {

@@ -67,8 +67,9 @@ enum {
 // becomes unreachable or comes back.
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
-enum { LISTS = 4 }; // The number of lists in which a tier may keep its slots.
-enum { LINE = 16 }; // The number of consecutive objects whose copies share a CopyLine.
+enum { LISTS = 4 };     // The number of lists in which a tier may keep its slots.
+enum { NOT_IDLE = -2 }; // Link.newer of a slot that is not in list IDLE of GPU memory.
+enum { LINE = 16 };     // The number of consecutive objects whose copies share a CopyLine.
 
 // A user continues its conversation with this chance, in a thousand, and for at most so many turns.
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };
@@ -223,7 +224,7 @@ typedef struct {
     int8_t is_pending;        // It is in World.pending_release.
     int16_t place;            // Of a copy: 1 + the number of its place, nodes before racks.
     int32_t running_requests; // In GPU memory: the requests in flight that use it.
-    int32_t generation;       // In GPU memory: how often it was evicted while in use.
+    int32_t generation;       // In GPU memory: changes as the object leaves it.
 } Slot;
 
 // The neighbours of a slot in the list of a tier.
@@ -444,6 +445,7 @@ typedef struct {
     int64_t free_slots;      // Entries of World.free_slots.
     int64_t idle;            // Entries of World.idle.
     int64_t pending_release; // Entries of World.pending_release.
+    int64_t released;        // Entries of World.released.
 
     // Entries of the buffers that a flush empties.
     int64_t rows;
@@ -785,6 +787,7 @@ struct World {
     TABLE(Slot, slots);
     TABLE(Link, links);               // [slots, levels]
     TABLE(Link, idle_links);          // [slots]: list IDLE of GPU memory; empty if there is none.
+    TABLE(GpuHold, released);         // A stack of slots that are to come into list IDLE.
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
     WaitingStore *waiting_stores;     // In order, from the first on; allocated by C.

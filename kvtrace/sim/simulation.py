@@ -79,6 +79,8 @@ from kvtrace.sim.service_level import ServiceLevel
 FOREVER_NS = 2**62
 # Initial capacity of the tables of slots, requests in flight, and objects of one request.
 ROOM = 1024
+_RELEASED = 1 << 16
+"""Slots of GPU memory that requests released, of which a few thousand a request end at a time."""
 _RESERVE_BYTES = 128 << 20
 """Memory that must be free for the arrays of one flush of rows."""
 
@@ -482,7 +484,9 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     has_idle_list = world.knobs.is_bounded and not (
         preset.tiers[0].policy is not Policy.LRU or gpu["lease_ns"] or world.knobs.endless_tiers & 1
     )
-    world.idle_links, _ = new_links(used + ROOM if has_idle_list else 0, 1, has_policies=False)
+    idle_room = used + ROOM if has_idle_list else 0
+    world.idle_links = np.full(idle_room, records.NOT_IDLE, records.LINK)
+    world.released = np.empty(_RELEASED if has_idle_list else 0, records.GPU_HOLD)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
         used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
@@ -939,10 +943,12 @@ class Simulation:
         control.free_slots = count + added
         for name in ("slots", "pending_release"):
             self._tables.extend(world, name, added)
-        for name in ("members", "ages", "pins", "idle_links"):
+        for name in ("members", "ages", "pins"):
             if len(getattr(world, name)):
                 self._tables.extend(world, name, added)
         self._tables.extend(world, "links", added * tiers)[:] = records.NONE
+        if len(world.idle_links):
+            self._tables.extend(world, "idle_links", added)[:] = records.NOT_IDLE
         if len(world.notes):
             self._tables.extend(world, "notes", added * tiers)["list"] = records.NONE
         if world.fleet.place_tiers:
