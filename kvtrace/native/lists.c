@@ -63,7 +63,8 @@ static void links_remove(RecencyList *list, Link *links, int64_t stride, int64_t
 void list_link_between(World *world, int64_t level, int64_t slot, int64_t newer, int64_t older,
                        int64_t number) {
     RecencyList *list = list_of(world, level, number);
-    links_insert(list, world->links + level, world->tiers_count, slot, newer, older);
+    Link *links = world->links + world->tiers[level].link;
+    links_insert(list, links, world->knobs.linked_tiers, slot, newer, older);
 }
 
 // Makes `slot` the most recent of list `number`.
@@ -74,7 +75,8 @@ void list_link_first(World *world, int64_t level, int64_t slot, int64_t number) 
 // Removes `slot` from list `number`.
 void list_unlink(World *world, int64_t level, int64_t slot, int64_t number) {
     RecencyList *list = list_of(world, level, number);
-    links_remove(list, world->links + level, world->tiers_count, slot);
+    Link *links = world->links + world->tiers[level].link;
+    links_remove(list, links, world->knobs.linked_tiers, slot);
 }
 
 // Makes `slot` the most recent of list `number`, and counts its bytes there.

@@ -30,9 +30,7 @@ LOST, JOINED, EMPTIED, GONE, BACK = range(5)
 TIER, RECENCY_LIST, SLOT, LINK, NOTE = map(
     WORLD.dtype, ("Tier", "RecencyList", "Slot", "Link", "Note")
 )
-QUEUED_STORE, MEMBER, PIN, GPU_HOLD = map(
-    WORLD.dtype, ("QueuedStore", "Member", "Pin", "GpuHold")
-)
+QUEUED_STORE, MEMBER, PIN, GPU_HOLD = map(WORLD.dtype, ("QueuedStore", "Member", "Pin", "GpuHold"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, GROUP, ATTENTION = map(WORLD.dtype, ("Piece", "Group", "Attention"))
 LOOKUP_OUTCOME, FLEET_EVENT = map(WORLD.dtype, ("LookupOutcome", "FleetEvent"))

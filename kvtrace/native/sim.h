@@ -164,7 +164,7 @@ void slot_release_evicted(World *world, int64_t tier_slot);
 // --- lists.c: the recency lists, and the operations of a tier's policy
 
 INLINE Link *list_link_of(World *world, int64_t level, int64_t slot) {
-    return &world->links[slot * world->tiers_count + level];
+    return &world->links[slot * world->knobs.linked_tiers + world->tiers[level].link];
 }
 INLINE Note *policy_note_of(World *world, int64_t level, int64_t slot) {
     return &world->notes[slot * world->tiers_count + level];

@@ -145,6 +145,7 @@ typedef struct {
     LookupHook *on_lookup;
     StoredHook *on_stored;
     EmptyHook *on_empty;
+    int64_t link;        // Which of a slot's links is that of this tier.
     int64_t behind_slot; // LRU: 1 + the slot right behind which the next used one goes; 0: first.
 
     // Admission.
@@ -263,9 +264,9 @@ typedef struct {
 
 // Of a slot in a tier that stores offers whole: what keeps it from being evicted.
 typedef struct {
-    int64_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
-    int64_t last_offer;   // The offer that named it last.
     int64_t until_ns;     // When its last read or write is done.
+    int32_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
+    int32_t last_offer;   // The offer that named it last.
 } Pin;
 
 // A slot that a running request uses in GPU memory, as long as the slot's generation is the same.
@@ -663,6 +664,7 @@ typedef struct {
 
     // Sets of tiers.
     int64_t endless_tiers;  // Those that never evict.
+    int64_t linked_tiers;   // How many there are of the others, whose lists link slots.
     int64_t filtered_tiers; // Those with an admission filter.
     int64_t queued_tiers;   // Those with a store queue.
     int64_t bucketed_tiers; // Those that store many objects in one file.
@@ -785,7 +787,7 @@ struct World {
     TABLE(Tier, tiers);        // By level: 0 is the fastest.
     TABLE(RecencyList, lists); // [levels, LISTS]
     TABLE(Slot, slots);
-    TABLE(Link, links);               // [slots, levels]
+    TABLE(Link, links);               // [slots, linked_tiers]
     TABLE(Link, idle_links);          // [slots]: list IDLE of GPU memory; empty if there is none.
     TABLE(GpuHold, released);         // A stack of slots that are to come into list IDLE.
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
