@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from kvtrace.core.files import sys_text
@@ -27,8 +27,13 @@ class Mount:
 
 def mounts(proc: Path = Path("/proc")) -> list[Mount]:
     """Return the mounts in order of mounting. Source: proc(5), mountinfo."""
+    return _parse_mounts(sys_text(proc / "self/mountinfo") or "")
+
+
+def _parse_mounts(lines: str) -> list[Mount]:
+    """Return the mounts of the text of mountinfo."""
     entries = []
-    for line in (sys_text(proc / "self/mountinfo") or "").splitlines():
+    for line in lines.splitlines():
         mount_fields, _, filesystem_fields = line.partition(" - ")
         _id, _parent, device, _root, point, options, *_ = mount_fields.split()
         kind, source, super_options = filesystem_fields.split()[:3]
@@ -53,20 +58,32 @@ def numbered(device: int) -> str:
     return f"{os.major(device)}:{os.minor(device)}"
 
 
-def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path]:
-    """Yield the directories of the control groups that limit this process by `controller`.
+def control_groups(controller: str, proc: Path = Path("/proc")) -> tuple[Path, ...]:
+    """Return the directories of the control groups that limit this process by `controller`.
 
     They go from its own group up to the topmost that is visible, in a hierarchy of version 1 that
     has the controller and in that of version 2, which may lack the controller's files. Source:
     cgroups(7).
     """
+    mount_lines = sys_text(proc / "self/mountinfo") or ""
+    group_lines = sys_text(proc / "self/cgroup") or ""
+    return _group_directories(controller, mount_lines, group_lines)
+
+
+@lru_cache(maxsize=4)
+def _group_directories(controller: str, mount_lines: str, group_lines: str) -> tuple[Path, ...]:
+    """Return the directories of `control_groups`, which a simulation asks for hundreds of times.
+
+    They are found again only if the mounts or the groups of this process have changed.
+    """
     hierarchies = [
         mount
-        for mount in mounts(proc)
+        for mount in _parse_mounts(mount_lines)
         if mount.kind == _VERSION_2
         or (mount.kind == _VERSION_1 and controller in mount.options.split(","))
     ]
-    for line in (sys_text(proc / "self/cgroup") or "").splitlines():
+    directories: list[Path] = []
+    for line in group_lines.splitlines():
         _number, controllers, path = line.split(":", 2)
         kind = _VERSION_2
         if controllers:
@@ -78,8 +95,9 @@ def control_groups(controller: str, proc: Path = Path("/proc")) -> Iterator[Path
             own_group = top / path.lstrip("/")
             # In a namespace of control groups, the path may lie outside of what is mounted.
             group = own_group if own_group.is_dir() else top
-            yield from (
+            directories += (
                 directory
                 for directory in (group, *group.parents)
                 if directory == top or top in directory.parents
             )
+    return tuple(directories)

@@ -479,6 +479,42 @@ class Simulated(Counted):
         return self.input_tokens - self.saved_tokens
 
 
+def filled_bytes(figures: Simulated, index: int) -> int | None:
+    """Return the most bytes that an instance of the drive at `index` held; None if it is unknown.
+
+    It is known of a drive from which nothing was ever deleted: it held all that was written to it.
+    """
+    drive = figures.tiers[index]
+    if drive.deleted_bytes or drive.populated_bytes:
+        return None
+    if len(figures.drive_written_bytes) != drive.instances:
+        return None
+    return max(figures.drive_written_bytes)
+
+
+def with_drive_size(figures: Simulated, index: int, capacity_bytes: int) -> Simulated | None:
+    """Return `figures` with another capacity of the drive at `index`, which never fills.
+
+    Only the wear of the drive depends on its capacity then, and the upper bound of all policies,
+    which is left out. None if the wear is not that of a drive of this capacity without an
+    endurance.
+    """
+    drive = figures.tiers[index]
+    rate = drive.rates.write_bytes_per_s
+    if drive.capacity_bytes is None or drive.life_years is not None:
+        return None
+    writes_per_day = drive.drive_writes_per_day
+    if rate is not None:
+        bytes_per_day = rate.mean * (figures.span_ns / max(1, figures.load_ns)) * SECONDS_PER_DAY
+        bytes_per_day /= drive.instances
+        if writes_per_day != bytes_per_day / drive.capacity_bytes:
+            return None
+        writes_per_day = bytes_per_day / capacity_bytes
+    resized = replace(drive, capacity_bytes=capacity_bytes, drive_writes_per_day=writes_per_day)
+    tiers = [resized if tier is drive else tier for tier in figures.tiers]
+    return replace(figures, tiers=tiers, optimal_hit_ratio=None)
+
+
 def simulated(
     simulation: Simulation,
     meter: Meter,

@@ -94,6 +94,7 @@ def policy_uses(
         )
         world.tiers, world.lists = new_tiers([limit], [limit])
         world.links, world.notes = new_links(count, 1, has_policies=True)
+        world.knobs.linked_tiers = 1
         world.tiers["ttl_ns"] = ttl_ns
         set_policies(world, [policy])
         _use_tier(world, uses)

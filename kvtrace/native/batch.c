@@ -145,6 +145,9 @@ void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot) {
     actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, object->generation};
     Node *node = &world->fleet.nodes[world->control.node];
     bool is_shared = object->running_requests > 0;
+    if (!is_shared) {
+        idle_leave(world, tier_slot);
+    }
     object->running_requests++;
     if (is_shared) {
         node->gpu_bytes -= object->size;
@@ -187,6 +190,8 @@ void gpu_release(World *world, int64_t actor_id) {
     Node *node = &world->fleet.nodes[actor->node];
     node->gpu_bytes -= actor->gpu_bytes;
     actor->gpu_bytes = 0;
+    int64_t here = world->control.node;
+    fleet_move_to(world, actor->node); // whose list the slots are in
     while (actor->holds_count > 0) {
         const GpuHold *hold = &actor->holds[--actor->holds_count];
         Slot *object = &world->slots[hold->slot];
@@ -198,8 +203,10 @@ void gpu_release(World *world, int64_t actor_id) {
             node->gpu_bytes += object->size;
         } else {
             node->held_bytes -= object->size;
+            idle_release(world, hold->slot);
         }
     }
+    fleet_move_to(world, here);
     if (node->is_gpu_full) {
         Control *control = &world->control;
         event_push(world->heap, control->heap_size++, control->now, node->first_queued - 1);

@@ -35,6 +35,7 @@ void fleet_move_to(World *world, int64_t node) {
     if (here == node) {
         return;
     }
+    idle_settle_released(world);
     int64_t rack = fleet->count + here / fleet->rack_nodes;
     int64_t next_rack = fleet->count + node / fleet->rack_nodes;
     if (fleet->due_ns_count) {

@@ -12,27 +12,59 @@
 //     victim:                 the tail of the list
 //
 // Two refinements. With `recency` a request's objects become recent in another order than that in
-// which they are used (`behind_slot`). In GPU memory, slots that running requests use go last.
+// which they are used (`behind_slot`). In GPU memory, slots that running requests use go last:
+//
+//     victim:  while a running request uses the tail of the list:  move it to the head
+//              the tail
+//
+// Running requests may use nearly all of GPU memory, so that this would move thousands of slots for
+// each victim. The slots that none of them uses are therefore in a second list, IDLE, in the same
+// order. Its tail is the victim, and all that lies behind it moves to the head at once.
 #include "sim.h"
+
+enum { RECENT, IDLE }; // The lists of GPU memory with LRU; all others have the first alone.
 
 // --- recency lists
 
-// Puts `slot` into list `number`, between `newer` and `older`, which are neighbours in it. NONE is
-// beyond an end of the list.
-void list_link_between(World *world, int64_t level, int64_t slot, int64_t newer, int64_t older,
-                       int64_t number) {
-    RecencyList *list = list_of(world, level, number);
-    *list_link_of(world, level, slot) = (Link){.newer = (int32_t)newer, .older = (int32_t)older};
+// Puts `slot` into a list, between `newer` and `older`, which are neighbours in it. NONE is beyond
+// an end of the list. Its links are every `stride`-th of `links`.
+static void links_insert(RecencyList *list, Link *links, int64_t stride, int64_t slot,
+                         int64_t newer, int64_t older) {
+    links[slot * stride] = (Link){.newer = (int32_t)newer, .older = (int32_t)older};
     if (newer == NONE) {
         list->head = slot;
     } else {
-        list_link_of(world, level, newer)->older = (int32_t)slot;
+        links[newer * stride].older = (int32_t)slot;
     }
     if (older == NONE) {
         list->tail = slot;
     } else {
-        list_link_of(world, level, older)->newer = (int32_t)slot;
+        links[older * stride].newer = (int32_t)slot;
     }
+}
+
+// Removes `slot` from a list.
+static void links_remove(RecencyList *list, Link *links, int64_t stride, int64_t slot) {
+    int32_t newer = links[slot * stride].newer;
+    int32_t older = links[slot * stride].older;
+    if (newer == NONE) {
+        list->head = older;
+    } else {
+        links[newer * stride].older = older;
+    }
+    if (older == NONE) {
+        list->tail = newer;
+    } else {
+        links[older * stride].newer = newer;
+    }
+}
+
+// Puts `slot` into list `number` of a tier, between `newer` and `older`.
+void list_link_between(World *world, int64_t level, int64_t slot, int64_t newer, int64_t older,
+                       int64_t number) {
+    RecencyList *list = list_of(world, level, number);
+    Link *links = world->links + world->tiers[level].link;
+    links_insert(list, links, world->knobs.linked_tiers, slot, newer, older);
 }
 
 // Makes `slot` the most recent of list `number`.
@@ -43,18 +75,8 @@ void list_link_first(World *world, int64_t level, int64_t slot, int64_t number) 
 // Removes `slot` from list `number`.
 void list_unlink(World *world, int64_t level, int64_t slot, int64_t number) {
     RecencyList *list = list_of(world, level, number);
-    int32_t newer = list_link_of(world, level, slot)->newer;
-    int32_t older = list_link_of(world, level, slot)->older;
-    if (newer == NONE) {
-        list->head = older;
-    } else {
-        list_link_of(world, level, newer)->older = older;
-    }
-    if (older == NONE) {
-        list->tail = newer;
-    } else {
-        list_link_of(world, level, older)->newer = newer;
-    }
+    Link *links = world->links + world->tiers[level].link;
+    links_remove(list, links, world->knobs.linked_tiers, slot);
 }
 
 // Makes `slot` the most recent of list `number`, and counts its bytes there.
@@ -94,16 +116,111 @@ void list_settle_by_age(World *world, int64_t level, int64_t slot) {
     list_link_between(world, level, slot, newer, older, 0);
 }
 
+// --- the slots of GPU memory that no running request uses
+//
+// Where a slot belongs in list IDLE is found by a walk over those that running requests use, which
+// may be most. The slots of a request that ends are used once more right then, and come to the
+// head. So they are only noted as released, and those that were not used are looked up before the
+// next victim is chosen.
+
+static bool idle_includes(World *world, int64_t slot) {
+    return world->idle_links[slot].newer != NOT_IDLE;
+}
+
+// Puts `slot`, which is in the recency list of GPU memory, into list IDLE at the same place. Its
+// neighbours there are looked for on both sides at once.
+static void idle_insert(World *world, int64_t slot) {
+    RecencyList *idle = list_of(world, 0, IDLE);
+    int64_t newer = list_link_of(world, 0, slot)->newer;
+    int64_t older = list_link_of(world, 0, slot)->older;
+    while (newer != NONE && older != NONE && !idle_includes(world, newer) &&
+           !idle_includes(world, older)) {
+        newer = list_link_of(world, 0, newer)->newer;
+        older = list_link_of(world, 0, older)->older;
+    }
+    if (newer == NONE || idle_includes(world, newer)) {
+        older = newer == NONE ? idle->head : world->idle_links[newer].older;
+    } else {
+        newer = older == NONE ? idle->tail : world->idle_links[older].newer;
+    }
+    links_insert(idle, world->idle_links, 1, slot, newer, older);
+}
+
+// Removes `slot` from list IDLE, if it is there: a running request uses it, or it leaves GPU
+// memory.
+void idle_leave(World *world, int64_t slot) {
+    if (world->idle_links_count && idle_includes(world, slot)) {
+        links_remove(list_of(world, 0, IDLE), world->idle_links, 1, slot);
+        world->idle_links[slot].newer = NOT_IDLE;
+    }
+}
+
+// Puts all released slots into list IDLE which are still in GPU memory, and not in that list yet.
+void idle_settle_released(World *world) {
+    while (world->control.released > 0) {
+        GpuHold released = world->released[--world->control.released];
+        const Slot *object = &world->slots[released.slot];
+        bool is_there = object->generation == released.generation;
+        if (is_there && !object->running_requests && !idle_includes(world, released.slot)) {
+            idle_insert(world, released.slot);
+        }
+    }
+}
+
+// Notes that no running request uses `slot` of GPU memory any more.
+void idle_release(World *world, int64_t slot) {
+    if (!world->idle_links_count) {
+        return;
+    }
+    if (world->control.released == world->released_count) {
+        idle_settle_released(world);
+    }
+    int32_t generation = world->slots[slot].generation;
+    world->released[world->control.released++] = (GpuHold){(int32_t)slot, generation};
+}
+
+// The least recent slot of GPU memory that no running request uses. What lies behind it moves to
+// the head of the recency list, in its order. The least recent slot if running requests use all.
+static int64_t idle_choose_victim(World *world) {
+    RecencyList *recent = list_of(world, 0, RECENT);
+    idle_settle_released(world);
+    int64_t victim = list_of(world, 0, IDLE)->tail;
+    if (victim == NONE || victim == recent->tail) {
+        return recent->tail;
+    }
+    Link *link = list_link_of(world, 0, victim);
+    int64_t first = link->older;
+    list_link_of(world, 0, first)->newer = NONE;
+    list_link_of(world, 0, recent->tail)->older = (int32_t)recent->head;
+    list_link_of(world, 0, recent->head)->newer = (int32_t)recent->tail;
+    link->older = NONE;
+    recent->head = first;
+    recent->tail = victim;
+    return victim;
+}
+
 // --- the eviction policy of a tier
 
 // LRU: puts a used slot at the head of the list, or right behind Tier.behind_slot if that is set.
 static void lru_link_used(World *world, int64_t level, int64_t slot) {
     int64_t *behind_slot = &world->tiers[level].behind_slot;
     int64_t newer = *behind_slot - 1;
-    int64_t older =
-        newer == NONE ? list_of(world, level, 0)->head : list_link_of(world, level, newer)->older;
-    list_link_between(world, level, slot, newer, older, 0);
+    int64_t older = newer == NONE ? list_of(world, level, RECENT)->head
+                                  : list_link_of(world, level, newer)->older;
+    list_link_between(world, level, slot, newer, older, RECENT);
     *behind_slot = 0;
+    bool is_idle = level == 0 && world->idle_links_count && !world->slots[slot].running_requests;
+    if (is_idle) {
+        idle_insert(world, slot);
+    }
+}
+
+// LRU: takes a slot out of the list.
+static void lru_unlink(World *world, int64_t level, int64_t slot) {
+    list_unlink(world, level, slot, RECENT);
+    if (level == 0) {
+        idle_leave(world, slot);
+    }
 }
 
 // Tells the policy that `slot`, which is live in the tier, was used.
@@ -111,8 +228,8 @@ void policy_hit(World *world, int64_t level, int64_t slot) {
     Tier *tier = &world->tiers[level];
     if (tier->on_hit) {
         tier->on_hit(world, level, slot);
-    } else if (tier->behind_slot || list_of(world, level, 0)->head != slot) {
-        list_unlink(world, level, slot, 0);
+    } else if (tier->behind_slot || list_of(world, level, RECENT)->head != slot) {
+        lru_unlink(world, level, slot);
         lru_link_used(world, level, slot);
     }
 }
@@ -127,25 +244,6 @@ void policy_insert(World *world, int64_t level, int64_t slot, int64_t now) {
     }
 }
 
-// LRU: the least recent slot. In GPU memory, slots that requests run with move to the head first,
-// so that they are evicted only if there are no others.
-static int64_t lru_choose_victim(World *world, int64_t level) {
-    const int64_t *tail = &list_of(world, level, 0)->tail;
-    if (level != 0) {
-        return *tail;
-    }
-    int64_t first_moved = NONE;
-    while (*tail != first_moved && world->slots[*tail].running_requests) {
-        int64_t slot = *tail;
-        if (first_moved == NONE) {
-            first_moved = slot;
-        }
-        list_unlink(world, level, slot, 0);
-        list_link_first(world, level, slot, 0);
-    }
-    return *tail;
-}
-
 // Chooses the slot that is evicted to make room for `incoming` (NONE if for nothing in particular).
 // The tier must not be empty. A policy may reorder its lists to choose: LRU moves slots of running
 // requests away from the tail.
@@ -154,7 +252,10 @@ int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming) {
     if (tier->choose_victim) {
         return tier->choose_victim(world, level, incoming);
     }
-    return lru_choose_victim(world, level);
+    if (level == 0 && world->idle_links_count) {
+        return idle_choose_victim(world);
+    }
+    return list_of(world, level, RECENT)->tail;
 }
 
 // Tells the policy that `slot` leaves the tier; is_evicted unless it leaves by promotion or loss.
@@ -164,7 +265,10 @@ void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted
         tier->on_remove(world, level, slot, is_evicted);
         return;
     }
-    list_unlink(world, level, slot, 0);
+    lru_unlink(world, level, slot);
+    if (level == 0) {
+        world->slots[slot].generation++;
+    }
     // The next victim may be anywhere in memory: prefetch it while this one is deleted.
     int64_t next = list_of(world, level, 0)->tail;
     if (next == NONE) {

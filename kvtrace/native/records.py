@@ -16,7 +16,7 @@ WORLD = header(
     Path(library.__file__).parent / "core.h", _FOLDER / "world.h", _FOLDER / "validate.h"
 )
 UNBOUNDED = 2**62
-NONE = -1
+NONE, NOT_IDLE = -1, -2
 
 FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS = range(5)
 """What the simulation asks for."""
@@ -30,7 +30,7 @@ LOST, JOINED, EMPTIED, GONE, BACK = range(5)
 TIER, RECENCY_LIST, SLOT, LINK, NOTE = map(
     WORLD.dtype, ("Tier", "RecencyList", "Slot", "Link", "Note")
 )
-QUEUED_STORE, MEMBER, PIN = map(WORLD.dtype, ("QueuedStore", "Member", "Pin"))
+QUEUED_STORE, MEMBER, PIN, GPU_HOLD = map(WORLD.dtype, ("QueuedStore", "Member", "Pin", "GpuHold"))
 ACTOR, CONVERSATION, CONTEXT, ITEM = map(WORLD.dtype, ("Actor", "Conversation", "Context", "Item"))
 PIECE, GROUP, ATTENTION = map(WORLD.dtype, ("Piece", "Group", "Attention"))
 LOOKUP_OUTCOME, FLEET_EVENT = map(WORLD.dtype, ("LookupOutcome", "FleetEvent"))

@@ -164,7 +164,7 @@ void slot_release_evicted(World *world, int64_t tier_slot);
 // --- lists.c: the recency lists, and the operations of a tier's policy
 
 INLINE Link *list_link_of(World *world, int64_t level, int64_t slot) {
-    return &world->links[slot * world->tiers_count + level];
+    return &world->links[slot * world->knobs.linked_tiers + world->tiers[level].link];
 }
 INLINE Note *policy_note_of(World *world, int64_t level, int64_t slot) {
     return &world->notes[slot * world->tiers_count + level];
@@ -179,6 +179,9 @@ void list_unlink(World *world, int64_t level, int64_t slot, int64_t number);
 void list_enter(World *world, int64_t level, int64_t slot, int64_t number);
 void list_leave(World *world, int64_t level, int64_t slot);
 void list_settle_by_age(World *world, int64_t level, int64_t slot);
+void idle_leave(World *world, int64_t slot);
+void idle_release(World *world, int64_t slot);
+void idle_settle_released(World *world);
 void policy_hit(World *world, int64_t level, int64_t slot);
 void policy_insert(World *world, int64_t level, int64_t slot, int64_t now);
 int64_t policy_choose_victim(World *world, int64_t level, int64_t incoming);

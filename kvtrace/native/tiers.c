@@ -153,12 +153,14 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     int64_t tier_slot = slot;
     if (tiers_include(world->fleet.place_tiers, level)) {
         tier_slot = slot_for_insert(world, level, slot);
-        world->slots[tier_slot].live |= 1 << level;
     }
-    Slot *object = &world->slots[slot];
     if (level == 0 && world->actors[world->control.actor_id].gpu_bytes) {
         gpu_hold_slot(world, world->control.actor_id, tier_slot);
     }
+    if (tier_slot != slot) {
+        world->slots[tier_slot].live |= 1 << level;
+    }
+    Slot *object = &world->slots[slot];
     if (!tier_is_endless(world, level)) {
         policy_insert(world, level, tier_slot, cause.now);
     }
@@ -438,10 +440,11 @@ void row_emit(World *world, const RowSpec *row) {
 // them. LRU evicts for it, but never what is in flight: what this offer or the one before it
 // stored, and what is still being read or written.
 
-// An offer, and the time.
+// An offer, and the time. Numbers of offers are counted in 32 bits here: only the last offers
+// matter.
 typedef struct {
-    int64_t number;
-    int64_t previous; // The number of the offer that is still in flight; 0 if none is.
+    int32_t number;   // NONE of what is no offer.
+    int32_t previous; // The number of the offer that is still in flight; 0 if none is.
     int64_t now;
 } OfferAtHand;
 
@@ -486,7 +489,8 @@ static bool tier_evict_not_in_flight(World *world, int64_t level, int64_t size,
 bool tier_make_room_for_offer(World *world, int64_t level, int64_t first, int64_t n,
                               int64_t previous_offer, int64_t now) {
     const Tier *tier = &world->tiers[level];
-    OfferAtHand offer = {++world->control.offers, previous_offer, now};
+    int64_t number = ++world->control.offers;
+    OfferAtHand offer = {(int32_t)number, (int32_t)previous_offer, now};
     int64_t new_bytes = 0;
     int64_t live_objects = 0;
     for (int64_t i = first; i < n; i++) {
@@ -519,13 +523,13 @@ static bool tier_make_room_whole(World *world, int64_t level, int64_t slot, int6
     if (tier->admits_offer) {
         // A promotion from a slower tier is an offer by itself.
         int64_t incoming = slot_for_insert(world, level, slot);
-        bool is_promotion = world->pins[incoming].new_in_offer != world->control.offers;
+        bool is_promotion = world->pins[incoming].new_in_offer != (int32_t)world->control.offers;
         bool is_full = !tier_has_room(world, level, size);
         if (is_promotion && !tier->admits_offer(world, level, 0, is_full)) {
             return false;
         }
     }
-    OfferAtHand no_offer = {UNBOUNDED, 0, now};
+    OfferAtHand no_offer = {NONE, 0, now};
     return tier_evict_not_in_flight(world, level, size, &no_offer);
 }
 

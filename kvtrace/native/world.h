@@ -67,8 +67,9 @@ enum {
 // becomes unreachable or comes back.
 enum { LOST, JOINED, EMPTIED, GONE, BACK };
 
-enum { LISTS = 4 }; // The number of lists in which a tier may keep its slots.
-enum { LINE = 16 }; // The number of consecutive objects whose copies share a CopyLine.
+enum { LISTS = 4 };     // The number of lists in which a tier may keep its slots.
+enum { NOT_IDLE = -2 }; // Link.newer of a slot that is not in list IDLE of GPU memory.
+enum { LINE = 16 };     // The number of consecutive objects whose copies share a CopyLine.
 
 // A user continues its conversation with this chance, in a thousand, and for at most so many turns.
 enum { CONTINUE_PER_MILLE = 800, MAX_TURNS = 50 };
@@ -144,6 +145,7 @@ typedef struct {
     LookupHook *on_lookup;
     StoredHook *on_stored;
     EmptyHook *on_empty;
+    int64_t link;        // Which of a slot's links is that of this tier.
     int64_t behind_slot; // LRU: 1 + the slot right behind which the next used one goes; 0: first.
 
     // Admission.
@@ -223,7 +225,7 @@ typedef struct {
     int8_t is_pending;        // It is in World.pending_release.
     int16_t place;            // Of a copy: 1 + the number of its place, nodes before racks.
     int32_t running_requests; // In GPU memory: the requests in flight that use it.
-    int32_t generation;       // In GPU memory: how often it was evicted while in use.
+    int32_t generation;       // In GPU memory: changes as the object leaves it.
 } Slot;
 
 // The neighbours of a slot in the list of a tier.
@@ -262,9 +264,9 @@ typedef struct {
 
 // Of a slot in a tier that stores offers whole: what keeps it from being evicted.
 typedef struct {
-    int64_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
-    int64_t last_offer;   // The offer that named it last.
     int64_t until_ns;     // When its last read or write is done.
+    int32_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
+    int32_t last_offer;   // The offer that named it last.
 } Pin;
 
 // A slot that a running request uses in GPU memory, as long as the slot's generation is the same.
@@ -444,6 +446,7 @@ typedef struct {
     int64_t free_slots;      // Entries of World.free_slots.
     int64_t idle;            // Entries of World.idle.
     int64_t pending_release; // Entries of World.pending_release.
+    int64_t released;        // Entries of World.released.
 
     // Entries of the buffers that a flush empties.
     int64_t rows;
@@ -663,6 +666,7 @@ typedef struct {
 
     // Sets of tiers.
     int64_t endless_tiers;  // Those that never evict.
+    int64_t linked_tiers;   // How many there are of the others, whose lists link slots.
     int64_t filtered_tiers; // Those with an admission filter.
     int64_t queued_tiers;   // Those with a store queue.
     int64_t bucketed_tiers; // Those that store many objects in one file.
@@ -785,7 +789,9 @@ struct World {
     TABLE(Tier, tiers);        // By level: 0 is the fastest.
     TABLE(RecencyList, lists); // [levels, LISTS]
     TABLE(Slot, slots);
-    TABLE(Link, links);               // [slots, levels]
+    TABLE(Link, links);               // [slots, linked_tiers]
+    TABLE(Link, idle_links);          // [slots]: list IDLE of GPU memory; empty if there is none.
+    TABLE(GpuHold, released);         // A stack of slots that are to come into list IDLE.
     TABLE(Note, notes);               // [slots, levels]; empty if all tiers are LRU.
     TABLE(QueuedStore, store_queues); // [levels, queue_limit]: rings.
     WaitingStore *waiting_stores;     // Those of all nodes, and free ones; allocated by C.

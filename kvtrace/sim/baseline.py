@@ -45,6 +45,10 @@ LONGEST_WAIT_NS: Final = 60 * NS_PER_S
 """Mean wait of a prompt for the GPU above which a closed loop is called overloaded."""
 
 
+LARGE_FLEET: Final = 32
+"""Nodes from which on a fleet takes so much memory that its baseline is simulated before it."""
+
+
 class _StoppedError(Exception):
     """The simulation with offload has failed, so its baseline is not needed any more."""
 
@@ -119,13 +123,18 @@ def baseline_beside(
     """Simulate the baseline in a thread of its own while the block runs.
 
     Yields a function that waits for its counters and returns them; it returns None if there is no
-    baseline. Compiled code releases the interpreter's lock, so both simulations run at once.
+    baseline. Compiled code releases the interpreter's lock, so both simulations run at once. That of
+    a large fleet runs before the block: both at once would take half as much memory again.
     """
     plain = preset_without_offload(preset)
     if plain is None:
         yield lambda: None
         return
     baseline = Baseline(plain, model, load, ranks, service_level)
+    if preset.fleet.nodes >= LARGE_FLEET:
+        stats = baseline.run()
+        yield lambda: stats
+        return
     with ThreadPoolExecutor(1, thread_name_prefix="baseline") as pool:
         future = pool.submit(baseline.run)
         try:

@@ -65,6 +65,10 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
                 f" blocks of {block} tokens"
             )
         tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
+        if not with_partial and block % chunk_tokens == 0:
+            chains = _chunks_of_blocks(requests, tokens // chunk_tokens, chunk_tokens)
+            if chains is not None:
+                return chains
     partial = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
     counts = tokens // chunk_tokens + (partial > 0)
     ids = (
@@ -103,6 +107,44 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
             ]
         numbers.add(names)
     return numbers.chains(offsets, chunk_tokens)
+
+
+def _chunks_of_blocks(
+    requests: Requests, counts: NDArray[np.int64], chunk_tokens: int
+) -> Chains | None:
+    """Return the first `counts` chunks of each prompt, of which a block has a whole number.
+
+    The first prompt that has a block numbers its chunks one after the other, so that numbering the
+    blocks is enough. None if a later prompt has more chunks of the block than the first one.
+    """
+    per_block = requests.block_tokens // chunk_tokens
+    blocks = -(-counts // per_block)
+    ends = np.cumsum(blocks)
+    places = np.arange(int(ends[-1]) if len(ends) else 0)
+    places += np.repeat(requests.block_offsets[:-1] - (ends - blocks), blocks)
+    block_chunks = np.full(len(places), per_block)
+    has_blocks = blocks > 0
+    last_chunks = counts - (blocks - 1) * per_block
+    block_chunks[ends[has_blocks] - 1] = last_chunks[has_blocks]
+    numbering = Numbers(0)
+    numbers = numbering.of(requests.block_ids[places])
+    first = np.empty(numbering.count, np.int64)
+    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
+    chunks = block_chunks[first]
+    if (block_chunks > chunks[numbers]).any():
+        return None
+    count = int(chunks.sum())
+    if count > MAX_OBJECTS:
+        raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
+    first_numbers = np.cumsum(chunks) - chunks
+    first_places = np.cumsum(block_chunks) - block_chunks
+    references = int(block_chunks.sum())
+    places_type = np.int32 if references <= MAX_OBJECTS else np.int64
+    slots = np.repeat((first_numbers[numbers] - first_places).astype(places_type), block_chunks)
+    slots += np.arange(references, dtype=places_type)
+    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    tokens = np.broadcast_to(np.int64(chunk_tokens), count)
+    return Chains(offsets, slots.astype(np.int32, copy=False), tokens)
 
 
 def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:

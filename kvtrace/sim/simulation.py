@@ -7,10 +7,11 @@ Memory in bytes:
 
 - Output: 0.03 a row, and 40 a request.
 - A chunk that a later request may name: 8. While it is live in a tier that may delete it, 48 more,
-  and 8 more a tier (24 a tier if any policy is not LRU), with an eighth of that as room to grow.
+  and 8 for each such tier (and 16 a tier if any policy is not LRU), with an eighth of that as room
+  to grow. 16 more with a tier that stores offers whole, and 8 more if requests wait for GPU memory.
   Tables grow by moving their pages (GrowableTables).
-- A chunk in a fleet: 68, and 8 a tier, for the chunk and for each node that has it. It is 8 in all
-  while only one node has it, in a tier that deletes nothing.
+- A chunk in a fleet: 20 more, for the chunk and for each node that has it. It is 8 in all while
+  only one node has it, in a tier that deletes nothing.
 - An entry of a turn takes the full size as long as a later request may name it. So does any chunk
   with decode reads, and with the policies s3fifo and arc, for which every block of a file counts as
   one that may still be named.
@@ -79,6 +80,8 @@ from kvtrace.sim.service_level import ServiceLevel
 FOREVER_NS = 2**62
 # Initial capacity of the tables of slots, requests in flight, and objects of one request.
 ROOM = 1024
+_RELEASED = 1 << 16
+"""Slots of GPU memory that requests released, of which a few thousand a request end at a time."""
 _RESERVE_BYTES = 128 << 20
 """Memory that must be free for the arrays of one flush of rows."""
 
@@ -297,6 +300,7 @@ def make_world(
     world.control.populated = library.prompts
     steps = steps_of(load.incidents, preset.fleet, preset.tiers)
     schedule_incidents(world, load.incidents, steps, rows)
+    _link_slots(world)
     return world
 
 
@@ -476,7 +480,15 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     )
     world.slots["held_by"][:used] = 1
     has_policies = any(tier.policy is not Policy.LRU or tier.lease for tier in preset.tiers)
-    world.links, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    _, world.notes = new_links(used + ROOM, len(world.tiers), has_policies=has_policies)
+    gpu = world.tiers[0]
+    # Other policies do not spare what running requests use, and what is unlimited evicts nothing.
+    has_idle_list = world.knobs.is_bounded and not (
+        preset.tiers[0].policy is not Policy.LRU or gpu["lease_ns"] or world.knobs.endless_tiers & 1
+    )
+    idle_room = used + ROOM if has_idle_list else 0
+    world.idle_links = np.full(idle_room, records.NOT_IDLE, records.LINK)
+    world.released = np.empty(_RELEASED if has_idle_list else 0, records.GPU_HOLD)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
     world.pins = np.zeros(
         used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
@@ -486,6 +498,14 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.members = np.empty(used + ROOM if world.knobs.bucketed_tiers else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
     world.control.free_slots, world.control.next_object = ROOM, used
+
+
+def _link_slots(world: World) -> None:
+    """Create the links of the slots, in the tiers that evict or may lose what they hold."""
+    is_linked = (world.knobs.endless_tiers >> np.arange(len(world.tiers)) & 1) == 0
+    world.tiers["link"][is_linked] = np.arange(is_linked.sum())
+    world.knobs.linked_tiers = is_linked.sum()
+    world.links, _ = new_links(len(world.slots), world.knobs.linked_tiers, has_policies=False)
 
 
 def _set_requests(world: World, load: Load) -> None:
@@ -936,7 +956,11 @@ class Simulation:
         for name in ("members", "ages", "pins"):
             if len(getattr(world, name)):
                 self._tables.extend(world, name, added)
-        self._tables.extend(world, "links", added * tiers)[:] = records.NONE
+        if len(world.links):
+            added_links = added * world.knobs.linked_tiers
+            self._tables.extend(world, "links", added_links)[:] = records.NONE
+        if len(world.idle_links):
+            self._tables.extend(world, "idle_links", added)[:] = records.NOT_IDLE
         if len(world.notes):
             self._tables.extend(world, "notes", added * tiers)["list"] = records.NONE
         if world.fleet.place_tiers:

@@ -6,7 +6,6 @@ configurations -> simulations, stored in a folder -> findings -> `StudyAnswer`, 
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -44,6 +43,7 @@ from kvtrace.studies.document import (
     front,
     measure_sensitivities,
 )
+from kvtrace.studies.fleet_search import FleetSearch
 from kvtrace.studies.gen_options import (
     StackArguments,
     StoringArguments,
@@ -63,15 +63,11 @@ from kvtrace.studies.plan import (
     LIST,
     SOME,
     UNDISTURBED,
-    WAVE,
     Below,
-    Offer,
     Plan,
     Prices,
     hits_back_ns,
-    kind_of,
     read_prices,
-    rivals_of,
     stacks_of,
 )
 from kvtrace.studies.run import Failed, Result, rows_of, rows_table, write_rows
@@ -515,10 +511,12 @@ def _plan(
         )
         # An answer must neither stall nor be slower than computing, unless every answer does or is.
         first, *looser = replace(target, without_offload=baseline, may_stall=False).relaxed()
-        findings = _search_cheapest(request_plan, offers, first, simulate, results)
+        store = scenario.preset.tiers[-1]
+        search = FleetSearch(request_plan, offers, store, simulate, results)
+        findings = search.find_cheapest(first)
         for relaxed in looser:
             if findings.cheapest is None:
-                findings = _search_cheapest(request_plan, offers, relaxed, simulate, results)
+                findings = search.find_cheapest(relaxed)
         incidents = _simulate_incidents(request_plan, findings.cheapest, simulate, results, tell)
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
     notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
@@ -623,46 +621,14 @@ def _simulate_incidents(
 ) -> dict[str, tuple[Configuration, Simulated]]:
     """Simulate `cheapest` with each incident; return them by the incident's name."""
     incidents: dict[str, tuple[Configuration, Simulated]] = {}
-    for event, configuration in (plan.losses(cheapest) if cheapest else {}).items():
-        simulate([configuration])
+    losses = plan.losses(cheapest) if cheapest else {}
+    simulate(list(losses.values()))
+    for event, configuration in losses.items():
         if isinstance(result := results[configuration.number], Failed):
             tell(f"note: {event}: not simulated: {result.error}")
         else:
             incidents[event] = configuration, result
     return incidents
-
-
-def _search_cheapest(
-    plan: Plan,
-    offers: Sequence[Offer],
-    target: Target,
-    simulate: Callable[[Sequence[Configuration]], None],
-    results: Mapping[int, Result],
-) -> Findings:
-    """Simulate the offers that may be the cheapest of their kind, WAVE at a time."""
-    findings = collect_findings(plan.study(offers), [], target)
-    for start in range(0, len(offers), WAVE):
-        lowest_costs = {
-            kind: math.inf if rival.cost is None else rival.cost
-            for kind, rival in rivals_of(findings).items()
-        }
-        promising = [
-            offer
-            for offer in offers[start : start + WAVE]
-            if offer.ownership_cost < lowest_costs.get(kind_of(offer.configuration.knobs), math.inf)
-        ]
-        simulate(
-            [
-                offer.configuration
-                for offer in promising
-                if offer.configuration.number not in results
-            ]
-        )
-        rows = [plan.row(offer, results[offer.configuration.number]) for offer in promising]
-        findings = collect_findings(findings.study, findings.rows + rows, target)
-    if not findings.candidates:
-        raise ConfigError("no request looks up anything: no prompt repeats what another has stored")
-    return findings
 
 
 def _gen_arguments(load: Mapping[str, object]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ A plan is a study of every fleet that a price list offers. For each kind of stor
 the fleets are simulated in order of their cost to own. That ends when none is left that could be
 cheaper than the best so far: a simulation can only add the cost of drive wear and of bucket
 requests. Sizes between those of the list are not tried, because they cannot be bought.
+`fleet_search.py` is the search.
 """
 
 from __future__ import annotations

@@ -284,8 +284,10 @@ def monthly_costs(
     priced = [t for t, tier in enumerate(tiers) if tier.has_price]
     if not priced or not span_ns:
         return []
-    counts = np.zeros((len(tiers), len(Op), len(Phase)), np.int64)
-    for batch in open_table(trace, TRACE).large_batches(("tier", "op", "phase", "length_bytes")):
+    reader = open_table(trace, TRACE)
+    # The trace may list more than the tiers: the link of a fleet whose nodes prefill or decode.
+    counts = np.zeros((len(reader.meta.tiers), len(Op), len(Phase)), np.int64)
+    for batch in reader.large_batches(("tier", "op", "phase", "length_bytes")):
         _count(batch, counts, np.zeros_like(counts))
     counts[:, :, enum_code(TRACE, "phase", Phase.POPULATE)] = 0
     reads, writes = (

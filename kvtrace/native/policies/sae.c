@@ -122,9 +122,9 @@ static void sae_count_use(World *world, int64_t level, int64_t n, int64_t offer,
         int64_t entry = world->chain[i];
         bool is_live = object_is_in(world, entry, level);
         int64_t slot = is_live ? slot_in_tier(world, level, entry) : NONE;
-        int64_t new_in_offer = slot == NONE ? 0 : world->pins[slot].new_in_offer;
-        bool is_settled =
-            !new_in_offer || (new_in_offer != offer && new_in_offer != previous_offer);
+        int32_t new_in_offer = slot == NONE ? 0 : world->pins[slot].new_in_offer;
+        bool is_settled = !new_in_offer || (new_in_offer != (int32_t)offer &&
+                                            new_in_offer != (int32_t)previous_offer);
         bool is_hit = slot != NONE && is_settled;
         double weight = 1 / log2((double)i + 2);
         SaePopularity *popularity = sae_popularity_of(memory, object_number(world, entry));

@@ -12,7 +12,13 @@ import pytest
 import kvtrace as kt
 from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
-from kvtrace.sim.baseline import SLOWER, overload_note, slower_note, slower_percentile
+from kvtrace.sim.baseline import (
+    LARGE_FLEET,
+    SLOWER,
+    overload_note,
+    slower_note,
+    slower_percentile,
+)
 from kvtrace.sim.simulation import Simulation
 
 BLOCK = 16
@@ -188,3 +194,39 @@ def test_fewer_requests_in_the_same_time_are_slower() -> None:
 def test_five_per_cent_fewer_requests_are_slower(requests: int, slower: str | None) -> None:
     times = Percentiles(p50_ns=100, p95_ns=None, p99_ns=None, p99_9_ns=None, p99_99_ns=None)
     assert slower_percentile(lambda name: getattr(times, name), requests, times, 100) == slower
+
+
+@pytest.mark.parametrize(("nodes", "most_at_once"), [(2, 2), (LARGE_FLEET, 1)])
+def test_a_large_fleet_is_simulated_after_its_baseline(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, most_at_once: int
+) -> None:
+    set_up, run, close = Simulation.__init__, Simulation.run, Simulation.close
+    open_simulations = set[int]()
+    counts: list[int] = []
+    both_are_open = threading.Event()
+
+    def note_open(simulation: Simulation, *arguments: Any, **options: Any) -> None:
+        set_up(simulation, *arguments, **options)
+        open_simulations.add(id(simulation))
+        counts.append(len(open_simulations))
+        if len(counts) == 2:
+            both_are_open.set()
+
+    def note_close(simulation: Simulation) -> None:
+        open_simulations.discard(id(simulation))
+        close(simulation)
+
+    def run_beside_the_other(simulation: Simulation, *arguments: Any) -> None:
+        assert most_at_once == 1 or both_are_open.wait(60)
+        run(simulation, *arguments)
+
+    monkeypatch.setattr(Simulation, "__init__", note_open)
+    monkeypatch.setattr(Simulation, "close", note_close)
+    monkeypatch.setattr(Simulation, "run", run_beside_the_other)
+    trace = kt.simulate(
+        preset="vllm-fs", users=40, duration="5s", model="tiny-1b", gpu="h100", nodes=nodes
+    )
+    assert max(counts) == most_at_once
+    assert trace.stats is not None
+    assert trace.stats.first_token is not None
+    assert trace.stats.first_token.without_offload is not None

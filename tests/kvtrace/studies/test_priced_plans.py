@@ -10,6 +10,7 @@ import json
 import re
 import shlex
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,9 @@ from kvtrace.core.schema import STUDY, TRACE
 from kvtrace.core.simulation_stats import HitSteps
 from kvtrace.core.units import format_duration
 from kvtrace.studies.plan import hits_back_ns
+from kvtrace.studies.run import Task
+from kvtrace.studies.study import files_sha256
+from kvtrace.studies.worker import simulate
 
 MONTH_S = 365 * 86400 / 12
 DRAM, NVME, FILE = ("16MiB", "64MiB", "4GiB"), ("64MiB", "256MiB", "1GiB"), ("128MiB", "2GiB")
@@ -183,6 +187,31 @@ def test_the_answer_is_the_cheapest_of_all_that_can_be_bought(requests, tmp_path
     parts = chosen["dram_cost_per_month"] + chosen["storage_cost_per_month"]
     assert parts == pytest.approx(chosen["cost_per_month"])
     assert best[1] in found["answer"]
+
+
+def test_stores_that_never_fill_share_one_simulation(requests, tmp_path):
+    sizes = '["64MiB", "256MiB", "1GiB", "4GiB", "16GiB"]'
+    prices = PRICES.replace('["64MiB", "256MiB", "1GiB"]', sizes)
+    (tmp_path / "prices.toml").write_text(prices)
+    out = tmp_path / "out"
+    found = json.loads(
+        plan(requests, out, "--target-hit", "99%", "--json", prices=tmp_path / "prices.toml").stdout
+    )
+    rows = read_table(out / "results.parquet", STUDY).to_pylist()
+    kept = list((out / "simulated").glob("*.json"))
+    assert len(rows) == len(found["fleets"]) == 54
+    assert 12 < len(kept) < 54  # a bucket and no storage: 12; of stores only sizes that fill
+    checked = [row for row in rows if row["knob.store"] == "a drive in each node"]
+    for row in checked[::4]:
+        task = Task("key", tuple(shlex.split(row["command"])[2:]), str(tmp_path))
+        alone = simulate(replace(task, file_sha256=files_sha256(requests)))
+        assert alone.hit_ratio == row["hit_ratio"]
+        assert alone.first_token_ns("p99_ns") == row["first_token_p99_ns"]
+        for tier in alone.tiers:
+            figures = {f"tier.{tier.name}.{name}": of for name, of in tier.figures().items()}
+            assert {name: of for name, of in figures.items() if name in row} == {
+                name: of for name, of in row.items() if name.startswith(f"tier.{tier.name}.")
+            }
 
 
 def test_a_restart_and_a_lost_node_are_those_of_gen(requests, tmp_path):

@@ -59,3 +59,20 @@ def test_a_month_refers_to_arrivals_not_to_the_drain(tmp_path: Path, preset: str
         (wear,) = (tier for tier in summary["endurance"] if tier["name"] == "nvme")
         daily = next(value for key, value in wear.items() if "day" in key and "bytes" in key)
         assert daily == pytest.approx(written * DAY_S / arrivals_s, rel=1e-6)
+
+
+def test_a_link_between_nodes_costs_nothing(tmp_path: Path) -> None:
+    trace = tmp_path / "t.parquet"
+    done = run_cli(
+        "kvtrace", "gen", overloaded(tmp_path), "--source", "mooncake", "--preset", "lmcache-s3",
+        "--model", "llama3.1-8b", "--nodes", "3", "--set", "fleet.prefill_nodes=1",
+        "-o", trace, "--json",
+    )  # fmt: skip
+    summary = json.loads(done.stdout)
+    rows = read_table(trace, TRACE).to_pylist()
+    tiers = [tier["name"] for tier in summary["stats"]["tiers"]]
+    assert sum(row["tier"] == len(tiers) for row in rows) > 1000, "rows of the link"
+    puts = sum(row["op"] == "write" and row["tier"] == tiers.index("s3") for row in rows)
+    (cost,) = summary["costs"]
+    arrivals_s = (REQUESTS - 1) * GAP_MS / 1000
+    assert cost["puts_per_month"] == pytest.approx(puts * MONTH_S / arrivals_s, rel=1e-6)
