@@ -20,7 +20,7 @@ app = make_app(
             "deletes included."
         ),
         "kvtrace.commands.curves:size": (
-            "Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token."
+            "Find the cheapest DRAM and NVMe that reach a hit rate or a time to first token."
         ),
         "kvtrace.commands.curves:breakeven": (
             "Say from which bandwidth on loading a cached prefix is faster than computing it again."
@@ -34,7 +34,7 @@ app = make_app(
         ),
         "kvtrace.commands.tables:info": (
             "Print the contents of a trace: rows, span, operations, bytes, live bytes and hit "
-            "ratios."
+            "rates."
         ),
         "kvtrace.commands.tables:validate": (
             "Check a trace: reads find live objects, capacities hold, time and stages never "

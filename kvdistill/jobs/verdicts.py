@@ -280,7 +280,7 @@ def judge(
             HOT_TARGET,
             chance.hot10_share,
         ),
-        # The sampling error of a hit ratio is at most half of that.
+        # The sampling error of a hit rate is at most half of that.
         judged(
             MISS_RATIOS,
             f"<= {MRC_TARGET}",

@@ -66,11 +66,11 @@ class TraceReport(Report, frozen=True, kw_only=True):
     span_ns: int | None
     requests: int
     tiers: list[Row]
-    """name, capacity_bytes, peak and end live bytes, hits and hit ratio (null if unknown)."""
+    """name, capacity_bytes, peak and end live bytes, hits and hit rate (null if unknown)."""
     reuse: list[Row]
     """Reuse distances by tier, in distinct bytes of other objects; `bins` by powers of two."""
     hit_ratio: float | None = None
-    """Hit ratio of all tiers together; null if unknown."""
+    """Hit rate of all tiers together; null if unknown."""
     operations: list[Row]
     sizes: list[Row]
     size_bins: list[Row]
@@ -160,7 +160,7 @@ class TraceReport(Report, frozen=True, kw_only=True):
         )
 
     def compared(self) -> Iterator[tuple[Key, float | None]]:
-        """Yield spans, hit ratios, and operations and bytes by tier and operation."""
+        """Yield spans, hit rates, and operations and bytes by tier and operation."""
         for name in ("span_ns", "requests", "hit_ratio"):
             yield ("", "", name), getattr(self, name)
         for name, value in (self.first_token or {}).items():

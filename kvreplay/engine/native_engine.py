@@ -2,7 +2,7 @@
 
 `--engine uring` has one thread an io_uring, `--engine threads` one an I/O in flight; both take
 steps of the same operations in the same order (`native/loop.c`). Python runs in no loop but where a
-tier is Python's (`tasks`). Where all tiers are simulated one thread goes through virtual time
+tier is Python's (`tasks`). Where all tiers are simulated one thread goes through simulated time
 instead.
 """
 
@@ -70,7 +70,7 @@ MAX_LOCATED = 100_000
 _FAULTS = (None, BlockFault.DAMAGED, BlockFault.FOREIGN, BlockFault.STALE, BlockFault.MISPLACED)
 """Faults of a block, numbered as in replay.h."""
 _FOREVER_NS = (2**63 - 1 >> 10) - 1
-"""Virtual time ends there: the engine keeps a place of the queue beside a time."""
+"""Simulated time ends there: the engine keeps a place of the queue beside a time."""
 
 
 def refusal() -> str | None:

@@ -404,7 +404,7 @@ typedef struct {
     int64_t is_open_loop;              // rows have due times
     int64_t stops_on_error;            // the first failed operation ends the job
     int64_t is_checking;               // reads are verified
-    int64_t virtual_end_ns;            // end of virtual time; 0: the clock is real
+    int64_t virtual_end_ns;            // end of simulated time; 0: the clock is real
     _Atomic int64_t start_ns;          // start on the monotonic clock; 0: not started
     void *plan;                        // argument of plan_spans; NULL
     Use *use;                          // by thread: rings, workers, copiers
@@ -466,7 +466,7 @@ typedef struct Engine {
     Waiting waiting;                      // why no further step was in flight at the last look
     int64_t model_busy_ns[MOST_TIERS][2]; // by tier and is-a-write: when the model is idle again
     Load load[MOST_TIERS];                // by tier: load of a measured drive
-    int64_t virtual_ns;                   // virtual time
+    int64_t virtual_ns;                   // simulated time
 } Engine;
 
 // A step for a tier whose client is written in Python.

@@ -4,7 +4,7 @@
 //
 // Call path: thread_run -> loop_take_step -> thread_perform_step (transfer_all for files and
 // extents, start_modelled_step for simulated tiers), perform_copy, or fill_python_task, which
-// returns to Python -> loop_complete_step. thread_run_virtual does the same in virtual time.
+// returns to Python -> loop_complete_step. thread_run_virtual does the same in simulated time.
 #include "replay.h"
 
 #include <errno.h>
@@ -649,9 +649,9 @@ static bool is_next_row_coming(const Engine *engine) {
            (laid - given <= rows->mask || rows->ended - given > rows->mask / 2);
 }
 
-// Carries out all steps of a job whose tiers are all simulated, in one thread and in virtual time:
-// the clock advances to the next completion or due time, once all rows that could start sooner are
-// loaded. Only waits for the loader are real.
+// Carries out all steps of a job whose tiers are all simulated, in one thread and in simulated
+// time: the clock advances to the next completion or due time, once all rows that could start
+// sooner are loaded. Only waits for the loader are real.
 EXPORT void thread_run_virtual(Engine *engine, Use *use) {
     enum { MAX_SLOTS = 1024, WAIT_NS = 100000 }; // MAX_SLOTS: largest --queue-depth.
     Step *under_way = memory_zeros(MAX_SLOTS, sizeof(Step));

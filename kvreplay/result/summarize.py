@@ -482,7 +482,7 @@ def collect_engine_facts(setting: Setting, engine: Engine, data: DataSource) -> 
             io_bytes=setting.config.io_bytes,
             buffer_bytes=engine.arena.nbytes,
             buffer_used_bytes=None if used is None else used * engine.io_bytes,
-            # Unused buffers have no pages yet, and the look-up takes long.
+            # Unused buffers have no pages yet, and the lookup takes long.
             buffer_small_page_bytes=small_page_bytes(engine.arena) if used else None,
             plan_bytes=setting.window.loader.held_bytes,
         ),

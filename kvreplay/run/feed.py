@@ -66,7 +66,7 @@ class Feed:
 
         def work() -> None:
             while not is_over.is_set():
-                # In whole parts: how far a replay in virtual time sees ahead does not depend on
+                # In whole parts: how far a replay in simulated time sees ahead does not depend on
                 # when this thread looks.
                 ended_rows = int(self._rows.struct.ended) // PART_ROWS * PART_ROWS
                 has_given, laid = self._give(ended_rows, PART_ROWS), self._loader.laid

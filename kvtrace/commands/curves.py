@@ -196,7 +196,7 @@ def size(
     source: gen_options.SourceArguments,
     turns: gen_options.TurnsOption = None,
 ) -> None:
-    """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token.
+    """Find the cheapest DRAM and NVMe that reach a hit rate or a time to first token.
 
     Without prices, small ones.
 

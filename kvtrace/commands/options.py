@@ -11,7 +11,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON."
 TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
 TargetHit = Annotated[
-    str | None, typer.Option(help="Share of look-ups that hit in any tier, such as 80% or 0.8.")
+    str | None, typer.Option(help="Share of lookups that hit in any tier, such as 80% or 0.8.")
 ]
 DayProfile = Annotated[
     Path | None,

@@ -291,7 +291,7 @@ def record(
 
 
 def info(file: TraceFile, as_json: AsJson = False) -> None:
-    """Print the contents of a trace: rows, span, operations, bytes, live bytes and hit ratios.
+    """Print the contents of a trace: rows, span, operations, bytes, live bytes and hit rates.
 
     Operations and bytes are counted by tier, op and phase.
 

@@ -231,7 +231,7 @@ STALLS = "ENGINE WOULD STALL"
 """The start of the note on requests for which the real engine would wait for ever, while the
 simulation continues.
 """
-INSTANT_STORAGE = "simulated: storage latency is zero, and no tier queues"
+INSTANT_STORAGE = "simulated: storage is treated as infinitely fast"
 """The note of a trace without a time model for its tiers. Modelled request times then exclude
 storage.
 """

@@ -268,7 +268,7 @@ class HitSteps(msgspec.Struct, frozen=True):
         _check_lengths(self)
 
     def ratio(self, first: int, end: int) -> float | None:
-        """Return the hit ratio of the steps from `first` to before `end`; None without lookups."""
+        """Return the hit rate of the steps from `first` to before `end`; None without lookups."""
         lookups = sum(self.lookups[first:end])
         return sum(self.hits[first:end]) / lookups if lookups else None
 
@@ -283,7 +283,7 @@ class IncidentOutcome(msgspec.Struct, frozen=True):
     """When the incident ends; equal to `at_ns` if it takes no time."""
     is_reached: bool
     hits_back_ns: Count | None
-    """From the end of the incident until the hit ratio is that of before; None if never."""
+    """From the end of the incident until the hit rate is that of before; None if never."""
     windows: list[IncidentWindow]
     steps: HitSteps | None = None
     """From `at_ns` on; None in traces of versions that did not count them."""

@@ -265,7 +265,7 @@ class Trace:
         stats = self.stats
         hits = ""
         if stats is not None and stats.hit_ratio is not None:
-            hits = f", hit ratio {stats.hit_ratio:.1%}"
+            hits = f", hit rate {stats.hit_ratio:.1%}"
         return f"<Trace of {len(self):,} rows, tiers {', '.join(self.tiers)}{hits}: {self.path}>"
 
     def _repr_html_(self) -> str:
@@ -282,8 +282,8 @@ class Trace:
             ]
             return head + html_table(["tier", "capacity"], capacities)
         if stats.hit_ratio is not None:
-            head += f", hit ratio {stats.hit_ratio:.1%} of {format_count(stats.lookups)} lookups"
-        columns = ["tier", "hit ratio", "read", "written", "deleted", "live at the end"]
+            head += f", hit rate {stats.hit_ratio:.1%} of {format_count(stats.lookups)} lookups"
+        columns = ["tier", "hit rate", "read", "written", "deleted", "live at the end"]
         rows = [
             [
                 tier.name,

@@ -111,7 +111,7 @@ def _curves(curve: HitCurve) -> list[doc.Chart]:
 
 
 def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> float | doc.Cell:
-    """Return the hit ratio, with its error if it is an estimate."""
+    """Return the hit rate, with its error if it is an estimate."""
     if sampling_rate == 1:
         return point.hit_ratio
     return doc.Cell(

@@ -1,4 +1,4 @@
-"""Hit ratios against capacity as Python functions: of a tier in bytes, of a cache in blocks.
+"""Hit rates against capacity as Python functions: of a tier in bytes, of a cache in blocks.
 
 requests + policy + capacities -> `hit_ratio_curve`, `CapacityCurve`, `HitCounts`
 """
@@ -48,7 +48,7 @@ def hit_ratio_curve(
     chunk_tokens: int | None = None,
     sample: float | None = None,
 ) -> pl.DataFrame:
-    """Return hit ratio against capacity of a single cache tier, for each policy.
+    """Return hit rate against capacity of a single cache tier, for each policy.
 
     LRU is exact at every capacity, from one pass over the requests. Another policy is simulated at
     each capacity, with samples of a large file.
@@ -179,7 +179,7 @@ class CapacityCurve:
     def _repr_html_(self) -> str:
         """Return the points for a notebook."""
         rows = [[format_bytes(p.capacity_bytes), f"{p.hit_ratio:.1%}"] for p in self.points]
-        return html_table(["capacity", "hit ratio"], rows)
+        return html_table(["capacity", "hit rate"], rows)
 
 
 def capacity_curve(
@@ -283,7 +283,7 @@ class HitCounts:
         columns = [
             ReportColumn("capacity_blocks", "capacity in blocks", Unit.COUNT),
             ReportColumn("hits", unit=Unit.COUNT),
-            ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+            ReportColumn("hit_ratio", "hit rate", Unit.SHARE),
             ReportColumn("optimal_hit_ratio", "optimal", Unit.SHARE),
         ]
         rows = [

@@ -7,8 +7,8 @@ Estimates from samples (miniature simulation: Waldspurger et al., USENIX ATC 201
 
     simulate all objects without a capacity limit, exactly
     for each sample of objects (by hash): simulate it with capacities scaled by the sampled share
-    bias = hit ratio of the samples without a limit - exact hit ratio without a limit
-    hit ratio = mean of the samples - bias
+    bias = hit rate of the samples without a limit - exact hit rate without a limit
+    hit rate = mean of the samples - bias
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Capacities = dict[str, int | None]
 
 
 class Timed:
-    """A result with a hit ratio and modelled TTFT, the figures of targets."""
+    """A result with a hit rate and modelled TTFT, the figures of targets."""
 
     __slots__ = ()
     requests: int
@@ -369,7 +369,7 @@ class Stack:
         )
 
     def optimum(self, capacities: Capacities) -> float | None:
-        """Return the upper bound of the hit ratio with the same total capacity (Belady).
+        """Return the upper bound of the hit rate with the same total capacity (Belady).
 
         Null if the requests have no block ids, or are not all served in the order of the file.
         """
@@ -438,7 +438,7 @@ def is_store(tier: TierSetting) -> bool:
 def _ratios(
     samples: Sequence[Sampled], expected_references: float, *, is_optimal: bool = False
 ) -> NDArray[np.float64]:
-    """Return the hit ratio of each sample; a sample of its share has `expected_references`.
+    """Return the hit rate of each sample; a sample of its share has `expected_references`.
 
     More or fewer references are due to a few hot objects, which nearly always hit, so the difference
     is added to the hits (SHARDS-adj).

@@ -109,7 +109,7 @@ class Target:
         }
 
     def is_met(self, figures: Timed, error: float = 0.0) -> bool:
-        """Return whether `figures` reach the target, with `error` added to their hit ratio."""
+        """Return whether `figures` reach the target, with `error` added to their hit rate."""
         if self.hit_ratio is not None and (figures.hit_ratio or 0.0) + error < self.hit_ratio:
             return False
         if not self.may_stall and figures.stalled_requests:
@@ -379,7 +379,7 @@ class _Search:
         return None
 
     def _is_met(self, point: Point, error: float = 0.0) -> bool:
-        """Return whether `point` reaches the target, with `error` added to its hit ratio."""
+        """Return whether `point` reaches the target, with `error` added to its hit rate."""
         target = self.question.target
         is_safe = target.may_stall or not self._may_stall_unseen(point)
         return target.is_met(point, error) and is_safe and self._can_run(point.capacities)
@@ -755,9 +755,9 @@ class _Search:
         return best
 
     def _crossing_share(self, low: Point, high: Point) -> float:
-        """Return the share of the way from `low` to `high` at which the hit ratio meets the target.
+        """Return the share of the way from `low` to `high` at which the hit rate meets the target.
 
-        It is 0.5 where the hit ratio does not tell.
+        It is 0.5 where the hit rate does not tell.
         """
         target_ratio, gain = self.question.target.hit_ratio, high.hit_ratio - low.hit_ratio
         if target_ratio is None or gain <= 0:

@@ -51,7 +51,7 @@ class SizeAnswer:
     """
 
     target: Target
-    """The hit ratio and the time to first token that were asked for."""
+    """The hit rate and the time to first token that were asked for."""
     sizing: Sizing
     """All points that were simulated, the chosen one and the ceiling."""
     stack: Stack
@@ -82,7 +82,7 @@ class SizeAnswer:
 
     @property
     def chosen(self) -> Point | None:
-        """The figures at the chosen capacities: hit ratio, time to first token, tiers, price."""
+        """The figures at the chosen capacities: hit rate, time to first token, tiers, price."""
         return self.sizing.chosen
 
     @property
@@ -166,7 +166,7 @@ class SizeAnswer:
             ]
             for point in self.sizing.points
         ]
-        return f"<b>{self.answer}</b>{html_table([*roles, 'hit ratio'], rows)}"
+        return f"<b>{self.answer}</b>{html_table([*roles, 'hit rate'], rows)}"
 
 
 def size(
@@ -195,7 +195,7 @@ def size(
     seed: int = 42,
     progress: Progress | None = None,
 ) -> SizeAnswer:
-    """Find the cheapest DRAM and NVMe that reach a hit ratio or a time to first token.
+    """Find the cheapest DRAM and NVMe that reach a hit rate or a time to first token.
 
     Without prices the answer has as little DRAM as possible, and then as little NVMe. Requests of a
     file are served in its order and computing takes no time, unless `gpu` or `target_ttft` is

@@ -127,7 +127,7 @@ def account(requests: reading.Requests) -> RequestsAccount:
     """Return the figures of `requests`: counts, span, tokens, reuse, gaps, oddities, nulls.
 
     `block_reuse` is the share of block references to a block that an earlier reference named; with
-    prefix chains it equals the hit ratio of an unlimited cache. It is null without block ids.
+    prefix chains it equals the hit rate of an unlimited cache. It is null without block ids.
     """
     span_ns = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     count = len(requests)

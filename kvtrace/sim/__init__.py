@@ -1,1 +1,1 @@
-"""The simulation: requests over tiers in virtual time."""
+"""The simulation: requests over tiers in simulated time."""

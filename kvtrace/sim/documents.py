@@ -134,7 +134,7 @@ def _tier_notes(stats: SimulationStats) -> list[str]:
     File lookups, refused offers, objects that were lost or dropped, garbage collection, streams.
     """
     notes = [
-        f"{tier.name}: {counted(tier.file_lookups, 'look-up')} of files (simulated; no rows"
+        f"{tier.name}: {counted(tier.file_lookups, 'lookup')} of files (simulated; no rows"
         " of the trace)"
         for tier in stats.tiers
         if tier.file_lookups is not UNSET

@@ -339,9 +339,9 @@ def _check_served(
 WINDOW_NS: Final = 60 * NS_PER_S
 WINDOWS_AFTER: Final = 5
 STEP_NS: Final = 10 * NS_PER_S
-"""Hits have recovered once a step of this length has the hit ratio of before."""
+"""Hits have recovered once a step of this length has the hit rate of before."""
 BACK_WITHIN: Final = 0.01
-"""Tolerance of that hit ratio, absolute."""
+"""Tolerance of that hit rate, absolute."""
 MOST_STEPS: Final = 90
 """Steps that are counted from an incident on: a quarter of an hour."""
 MOST_POINTS: Final = 150
@@ -446,7 +446,7 @@ class IncidentCounters:
         )
 
     def _outcome(self, incident: Incident, end_ns: int) -> IncidentOutcome:
-        """Count the windows around `incident`, and find when its hit ratio has recovered."""
+        """Count the windows around `incident`, and find when its hit rate has recovered."""
         over_ns = incident.end_ns(self._fleet)
         windows = [self._window(*window) for window in _windows(incident.at_ns, over_ns, end_ns)]
         before = windows[0].hit_ratio if windows and windows[0].window == "before" else None
@@ -671,5 +671,5 @@ def _imbalance(counts: Array) -> float | None:
 
 
 def ratios_of(counts: Mapping[str, int]) -> HitRatios:
-    """Return the hit ratios of `counts` by name."""
+    """Return the hit rates of `counts` by name."""
     return hit_ratios(counts["local_hits"], counts["shared_hits"], counts["lookups"])

@@ -1,4 +1,4 @@
-"""Run a simulation in virtual time: requests in, trace rows out, counters at the end.
+"""Run a simulation in simulated time: requests in, trace rows out, counters at the end.
 
 A preset, a model and a load are first laid out as a World, the state and tables with which the
 compiled simulation starts.
@@ -797,12 +797,12 @@ class Simulation:
 
     @property
     def last_io_ns(self) -> int:
-        """The virtual time of the last row, ns; 0 before the first one."""
+        """The simulated time of the last row, ns; 0 before the first one."""
         return self.world.total.last_io_ns
 
     @property
     def now_ns(self) -> int:
-        """The virtual time, ns; after the end, that of the last event."""
+        """The simulated time, ns; after the end, that of the last event."""
         return self.world.control.now
 
     def arrivals(self) -> tuple[Array, Array] | None:
@@ -833,7 +833,7 @@ class Simulation:
     ) -> None:
         """Simulate to the end, once.
 
-        `sink` receives the rows, flush by flush, and `progress` the virtual time, ns.
+        `sink` receives the rows, flush by flush, and `progress` the simulated time, ns.
         """
         set_policies(self.world, [tier.policy for tier in self.preset.tiers])
         failed: list[BaseException] = []

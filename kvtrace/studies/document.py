@@ -38,7 +38,7 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
     title = (
         "best first"
         if findings.target is None
-        else "the target reached, the cheapest first; then the others by hit ratio"
+        else "the target reached, the cheapest first; then the others by hit rate"
     )
     chapters = [doc.Chapter("", [_candidate_table(findings, title, best_candidates, note)])]
     if (costs := _cost_table(findings)) is not None:
@@ -57,7 +57,7 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
         ]
         if maps := [_map(findings, *pair) for pair in pairs[:_MAX_MAPS]]:
             chapters.append(
-                doc.Chapter("Two knobs at a time", maps, ["mean hit ratio over all other knobs"])
+                doc.Chapter("Two knobs at a time", maps, ["mean hit rate over all other knobs"])
             )
         every = _configurations(findings, findings.rows, _FIGURE_COLUMNS)
         chapters.append(doc.Chapter("All configurations", [every], is_folded=True))
@@ -105,12 +105,12 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
             )
         )
     highlights = [
-        doc.Highlight("best hit ratio", best.hit_ratio, doc.Unit.SHARE, "of look-ups, in any tier"),
+        doc.Highlight("best hit rate", best.hit_ratio, doc.Unit.SHARE, "of lookups, in any tier"),
         doc.Highlight(
             "prompt tokens computed again",
             best.recomputed_tokens,
             doc.Unit.COUNT,
-            "at the best hit ratio",
+            "at the best hit rate",
         ),
     ]
     if best.cost is not None:
@@ -121,7 +121,7 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
 
 
 _HOW_SENSITIVE = (
-    "a knob's swing: mean hit ratio at its best value less that at its worst, over groups of"
+    "a knob's swing: mean hit rate at its best value less that at its worst, over groups of"
     " configurations that are equal in all else; at most: the largest difference within one such"
     " group"
 )
@@ -209,7 +209,7 @@ def _figures(candidate: Candidate) -> dict[str, float | str | None]:
 
 
 def _cost_table(findings: Findings) -> doc.ReportTable | None:
-    """Return the candidates on the Pareto front of cost and hit ratio, with charts.
+    """Return the candidates on the Pareto front of cost and hit rate, with charts.
 
     None if all costs are equal.
     """
@@ -223,7 +223,7 @@ def _cost_table(findings: Findings) -> doc.ReportTable | None:
     def negative_p99_ns(candidate: Candidate) -> float | None:
         return candidate.first_token_p99_ns and -candidate.first_token_p99_ns
 
-    charts = [_cost_chart(findings, hit_ratio, "hit ratio", doc.Unit.SHARE)]
+    charts = [_cost_chart(findings, hit_ratio, "hit rate", doc.Unit.SHARE)]
     if any(candidate.first_token_p99_ns is not None for candidate in findings.candidates):
         charts.append(_cost_chart(findings, negative_p99_ns, "p99 to the first token", doc.Unit.NS))
     note = (
@@ -292,19 +292,19 @@ def _knobs_table(sensitivities: Sequence[Sensitivity]) -> doc.ReportTable:
     ]
     weakest_first = sensitivities[::-1]
     chart = doc.Chart(
-        "mean hit ratio, from the worst to the best value of each knob",
+        "mean hit rate, from the worst to the best value of each knob",
         *(doc.ChartShape.RANGES, doc.Unit.SHARE, doc.Unit.TEXT),
-        [doc.Series("hit ratio",
+        [doc.Series("hit rate",
                 [min(sensitivity.means.values()) for sensitivity in weakest_first],
                 [float(y) for y in range(len(weakest_first))],
                 [max(sensitivity.means.values()) for sensitivity in weakest_first])],
-        x_title="hit ratio", y_names=tuple(sensitivity.key for sensitivity in weakest_first),
+        x_title="hit rate", y_names=tuple(sensitivity.key for sensitivity in weakest_first),
     )  # fmt: skip
     return doc.table_of("", doc.Sheet.SUMMARY, columns, rows, charts=(chart,))
 
 
 def _map(findings: Findings, along: str, up: str) -> doc.ReportTable:
-    """Return the mean hit ratio by the values of two knobs, as a table and a map."""
+    """Return the mean hit rate by the values of two knobs, as a table and a map."""
     xs, ys = ([as_text(value) for value in findings.study.axes[key]] for key in (along, up))
     ratios: dict[tuple[str, str], list[float]] = {}
     for candidate in findings.candidates:
@@ -319,13 +319,13 @@ def _map(findings: Findings, along: str, up: str) -> doc.ReportTable:
         if (a, b) in means
     ]
     series = doc.Series(
-        "hit ratio",
+        "hit rate",
         [x for x, _, _ in cells],
         [y for _, y, _ in cells],
         [(value - lowest) / (highest - lowest) if highest > lowest else 0.5 for *_, value in cells],
         texts=[f"{100 * value:.1f}" for *_, value in cells],
     )
-    title = f"hit ratio (%) by {along} and {up}"
+    title = f"hit rate (%) by {along} and {up}"
     chart = doc.Chart(
         *(title, doc.ChartShape.MAP, doc.Unit.TEXT, doc.Unit.TEXT, [series]),
         x_names=tuple(xs), y_names=tuple(ys), x_title=along, y_title=up,
@@ -431,21 +431,21 @@ class Candidate(Timed):
 
 @dataclass(frozen=True, slots=True)
 class Sensitivity:
-    """Change of the hit ratio when only one knob changes.
+    """Change of the hit rate when only one knob changes.
 
     Only complete groups count: configurations equal but for the knob, with a result for each value.
     """
 
     key: str
     means: dict[str, float]
-    """The mean hit ratio with each value."""
+    """The mean hit rate with each value."""
     groups: int
     most: float
     """The largest difference between two values within one group; a field of --json."""
 
     @property
     def swing(self) -> float:
-        """Return the difference between the largest and the smallest mean hit ratio."""
+        """Return the difference between the largest and the smallest mean hit rate."""
         return max(self.means.values()) - min(self.means.values())
 
 
@@ -456,12 +456,12 @@ class Findings:
     study: Study
     rows: list[StudyRow]
     candidates: list[Candidate]
-    """Candidates, best first: those that meet the target by cost, then the others by hit ratio."""
+    """Candidates, best first: those that meet the target by cost, then the others by hit rate."""
     target: Target | None
 
     @property
     def best(self) -> Candidate:
-        """Return the candidate with the highest hit ratio, the cheapest if several have it.
+        """Return the candidate with the highest hit rate, the cheapest if several have it.
 
         One whose loads are slower than computing is the best only if all are.
         """
@@ -613,7 +613,7 @@ def first_line(findings: Findings) -> str:
         None if configuration is None else configuration.named(findings.study.varied)
         for configuration in answers
     )
-    line = f"best hit ratio {_ratio(best)} at {at_best}{_cost_of(findings, best)}{stalls_of(best)}"
+    line = f"best hit rate {_ratio(best)} at {at_best}{_cost_of(findings, best)}{stalls_of(best)}"
     warnings = dict.fromkeys(
         candidate.slower for candidate in (best, cheapest) if candidate and candidate.slower
     )
@@ -640,7 +640,7 @@ def stalls_of(candidate: Candidate) -> str:
 
 
 def _ratio(candidate: Candidate) -> str:
-    """Return the hit ratio, with its range over the seeds."""
+    """Return the hit rate, with its range over the seeds."""
     hit_ratios = [
         row.figures.hit_ratio
         for row in candidate.rows

@@ -320,7 +320,7 @@ class RunArguments:
     """The end of the simulation, its seed, and its ranks."""
 
     duration: str | None = option(
-        "Virtual time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]"
+        "Simulated time.  [default: the preset's, 60s, 1h of checkpoints, or all of FILE]"
     )
     max_requests: MaxRequests = None
     seed: Seed = 42

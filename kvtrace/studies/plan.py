@@ -50,10 +50,10 @@ OBJECT_PRESETS: Final = {"lmcache-disk": "lmcache-s3", "vllm-fs": "vllm-obj"}
 """Presets of a stack with a bucket, by the preset of the same stack with a drive."""
 SOME: Final = " or ".join(OBJECT_PRESETS)
 POINTS: Final = 0.02
-"""Largest miss of the target hit ratio at which a cheaper fleet is still shown."""
+"""Largest miss of the target hit rate at which a cheaper fleet is still shown."""
 UNDISTURBED: Final = "nothing happens"
 BACK_STEPS: Final = 6
-"""Hits have recovered with a step whose hit ratio, and that of so many steps, is as undisturbed."""
+"""Hits have recovered with a step whose hit rate, and that of so many steps, is as undisturbed."""
 AWAY_S = 60
 """Time that an engine takes to restart."""
 GONE_S = 600
@@ -84,7 +84,7 @@ class Medium(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     price: str | None = None
     """Purchase price, such as 4/GiB."""
     endurance: str | None = None
-    """Endurance, such as 1DWPD,5y; a drive worn out before it is written off is bought again."""
+    """Endurance, such as 1DWPD,5y; a drive worn out before it is amortised is bought again."""
     put_price_per_1000: float = 0.0
     get_price_per_1000: float = 0.0
     price_per_gb_month: float = 0.0
@@ -98,7 +98,7 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     currency: str
     years: float
-    """Years over which purchases are written off."""
+    """Years over which purchases are amortised."""
     dram: Medium
     nvme: Medium | None = None
     file: Medium | None = None
@@ -175,9 +175,9 @@ class Offer:
     configuration: Configuration
     store: Below
     dram_cost: float
-    """Monthly cost of the DRAM of all nodes, written off."""
+    """Monthly cost of the DRAM of all nodes, amortised."""
     size_cost: float
-    """Monthly cost of the storage of all nodes, written off."""
+    """Monthly cost of the storage of all nodes, amortised."""
 
     @property
     def ownership_cost(self) -> float:
@@ -472,7 +472,7 @@ class Plan:
             cost = priced.monthly_cost(reads_per_s, writes_per_s, MONTH_S, stored)
             storage_cost = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
         elif lives := [life_years for _, life_years in self._wear(offer.configuration, result)]:
-            # A drive that is worn out before it is written off is bought again.
+            # A drive that is worn out before it is amortised is bought again.
             storage_cost *= sum(
                 max(1.0, self.prices.years / life_years) if life_years else 1.0
                 for life_years in lives
@@ -522,7 +522,7 @@ class Plan:
         return Study(Path("plan"), [offer.configuration for offer in offers], {}, unit)
 
     def losses(self, best: Candidate) -> dict[str, Configuration]:
-        """Return a simulation of `best` for each incident in the middle of the load, by its name.
+        """Return a simulation of `best` for each incident mid-trace, by its name.
 
         The first is undisturbed: its hits are those that others are compared with.
         """
@@ -592,15 +592,18 @@ class Plan:
         ]
         if lost and (usual := row.figures) is not None:
             columns = [
-                ReportColumn("name", "in the middle of the load"),
+                ReportColumn("name", "mid-trace"),
                 ReportColumn("requests", unit=Unit.COUNT),
                 ReportColumn("more_tokens", "more prompt tokens computed", Unit.COUNT),
                 ReportColumn("p99", "first token p99", Unit.NS),
-                *(ReportColumn(name, f"hits in {label}", Unit.SHARE) for name, label, _ in SPANS),
-                ReportColumn("hits_back_ns", "hits as undisturbed after", Unit.NS),
+                *(
+                    ReportColumn(name, f"hit rate in {label}", Unit.SHARE)
+                    for name, label, _ in SPANS
+                ),
+                ReportColumn("hits_back_ns", "hit rate recovers in", Unit.NS),
             ]
             title = (
-                f"an engine is away for {AWAY_S} s, and its memory is then empty; times count from"
+                f"an engine restart takes {AWAY_S} s and empties its memory; times count from"
                 " the moment it goes"
             )
             if self.nodes > 1:
@@ -792,7 +795,7 @@ class Plan:
         return [warning for warning in (overload, slower_note(first_token)) if warning]
 
     def _describe(self, findings: Findings, candidate: Candidate) -> str:
-        """Return the hardware, cost, hit ratio and TTFT of `candidate` as one line."""
+        """Return the hardware, cost, hit rate and TTFT of `candidate` as one line."""
         store = Below(str(candidate.knobs[STORE]))
         size = "" if candidate.knobs[SIZE] == "-" else f" of {candidate.knobs[SIZE]}"
         nodes = (
@@ -909,7 +912,7 @@ class Plan:
             else ""
         )
         lines = [
-            f"{simulated_count} of {offer_count} fleets of the price list are simulated{remainder}"
+            f"{simulated_count} of {offer_count} configurations of the price list are simulated{remainder}"
         ]
         lines += self._failures(findings)
         rejected = self._rejected(findings)
@@ -924,7 +927,7 @@ class Plan:
                 p99 = show(self.without_offload.with_cache.p99_ns, Unit.NS)
                 line += f"; without offload p50 {p50}, p99 {p99}"
             lines.append(line)
-        years = f"written off over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
+        years = f"amortised over {self.prices.years:g} years, or earlier if the load exhausts its endurance"
         bucket_note = "a bucket is charged for the bytes that FILE leaves in it"
         lines.append(
             f"costs and wear are extrapolated from the load's rate: hardware is {years}; {bucket_note}"
@@ -938,11 +941,11 @@ class Plan:
 
 
 SPANS: Final = (("hits_10s", "10 s", 1), ("hits_1min", "1 min", 6), ("hits_5min", "5 min", 30))
-"""Columns of hit ratios from an incident on: name, label and steps of 10 s."""
+"""Columns of hit rates from an incident on: name, label and steps of 10 s."""
 
 
 def hits_from(steps: HitSteps | None) -> dict[str, float | None]:
-    """Return the hit ratio of each of SPANS; null where the load ends sooner or looks up nothing."""
+    """Return the hit rate of each of SPANS; null where the load ends sooner or looks up nothing."""
     return {
         name: None if steps is None or len(steps.hits) < count else steps.ratio(0, count)
         for name, _, count in SPANS
@@ -952,7 +955,7 @@ def hits_from(steps: HitSteps | None) -> dict[str, float | None]:
 def hits_back_ns(steps: HitSteps | None, undisturbed: HitSteps | None) -> int | None:
     """Return the time from an incident until hits are those of the undisturbed run.
 
-    They are from the first step on whose hit ratio is within BACK_WITHIN of that of the undisturbed
+    They are from the first step on whose hit rate is within BACK_WITHIN of that of the undisturbed
     run in the same seconds, or above it, and so is that of the minute that it begins. Null if that
     never is, or either run is unknown.
     """

@@ -39,7 +39,7 @@ class ScenarioTrace:
     load_ns: int
     """The time over which requests arrive; figures a day and a month refer to it."""
     wear: list[JsonObject]
-    """For each tier below memory: bytes written a day, drive writes a day, years of life."""
+    """For each tier below memory: bytes written a day, DWPD, years of life."""
     costs: list[JsonObject]
     """For each tier with a price: what it costs a month."""
 

@@ -1,6 +1,6 @@
 """Count the contents of a trace in one pass, and validate its rows and its objects table.
 
-All figures are counted from the rows, except the hit ratios, which the simulation recorded.
+All figures are counted from the rows, except the hit rates, which the simulation recorded.
 `monthly_costs` computes the bill of an object store for the requests of a trace and its objects.
 """
 
@@ -55,7 +55,7 @@ _RETRIEVE, _DOCUMENT = (
 def take(reader: Reader, progress: Callable[[float], None]) -> JsonObject:
     """Count a trace in one pass: rows, span, objects, operations, bytes and peak live bytes.
 
-    The hit ratios are those of the simulation.
+    The hit rates are those of the simulation.
     """
     meta = reader.meta
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path, is_strict=False)
@@ -128,7 +128,7 @@ def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
         f" {counted(inventory['objects'], 'object')}, {requests_text}\nmade by {meta.program} {meta.version},"
         f" preset {meta.preset or '-'}, model {meta.model_name or '-'}, seed"
         f" {'-' if meta.seed is None else meta.seed}, source"
-        f" {(meta.source or {}).get('kind', '-')}\n{'simulated in virtual time' if meta.is_simulated else 'not simulated by kvtrace'};"
+        f" {(meta.source or {}).get('kind', '-')}\n{'simulated in simulated time' if meta.is_simulated else 'not simulated by kvtrace'};"
         f" configuration {meta.config_sha256[:12]}"
     )
     operations = [
@@ -143,7 +143,7 @@ def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
         ReportColumn("capacity_bytes", "capacity", Unit.BYTES),
         ReportColumn("peak_live_bytes", "peak live", Unit.BYTES),
         ReportColumn("live_bytes_at_end", "live at end", Unit.BYTES),
-        ReportColumn("hit_ratio", "hit ratio", Unit.SHARE),
+        ReportColumn("hit_ratio", "hit rate", Unit.SHARE),
     ]
     rows = [
         {
@@ -162,7 +162,7 @@ def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
     bound = "≤: nothing is deleted from this tier in the trace, so its live bytes only grow"
     tables = [
         table_of("operations", Sheet.SUMMARY, operations, inventory["operations"], keys=3),
-        table_of("tiers (hit ratio: counted by the simulation)", Sheet.SUMMARY, tiers, rows),
+        table_of("tiers (hit rate: counted by the simulation)", Sheet.SUMMARY, tiers, rows),
     ]
     lines = [bound] if is_bound else []
     if meta.events is not None:

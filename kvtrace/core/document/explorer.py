@@ -75,7 +75,7 @@ def explorer_html(explorer: Explorer) -> str:
     """Return the explorer as HTML without its script: its data, sliders and places to draw."""
     data = json.dumps(_data(explorer), allow_nan=False).replace("<", "\\u003c")
     sliders = [
-        _slider("hit", "target hit ratio", 0, 1000, round(1000 * (explorer.target_hit or 0.0)))
+        _slider("hit", "target hit rate", 0, 1000, round(1000 * (explorer.target_hit or 0.0)))
     ]
     if any(choice.first_token_p99_ns is not None for choice in explorer.choices):
         sliders.append(_slider("ttft", "limit of TTFT p99", 0, 1000, 1000))

@@ -33,7 +33,7 @@ _MAX_NODES_SHOWN: Final = 16
 
 
 class HitRatios(TypedDict):
-    """The three hit ratios of a node, a fleet or a window."""
+    """The three hit rates of a node, a fleet or a window."""
 
     local_hit_ratio: float | None
     shared_hit_ratio: float | None
@@ -55,10 +55,10 @@ def hit_ratios(local_hits: int, shared_hits: int, lookups: int) -> HitRatios:
 
 
 def fleet_headline(fleet: FleetStats) -> str:
-    """Return one line: the number of nodes, the router and the hit ratios of a fleet."""
+    """Return one line: the number of nodes, the router and the hit rates of a fleet."""
     return (
         f"{fleet.nodes} nodes, router {fleet.router}:"
-        f" {show(fleet.hit_ratio, Unit.SHARE)} of look-ups hit,"
+        f" {show(fleet.hit_ratio, Unit.SHARE)} of lookups hit,"
         f" {show(fleet.local_hit_ratio, Unit.SHARE)} in the node's own tiers,"
         f" {show(fleet.shared_hit_ratio, Unit.SHARE)} in shared ones"
     )
@@ -136,10 +136,10 @@ _WINDOW_PHRASES: Final = {
 
 
 def event_lines(events: IncidentStats) -> list[str]:
-    """Return a line for each incident: hit ratios around it, and when they had recovered.
+    """Return a line for each incident: hit rates around it, and when they had recovered.
 
     If requests restarted, the first line says how many lookups they repeated, for these are part
-    of all hit ratios.
+    of all hit rates.
     """
     lines: list[str] = []
     restarts = events.begun_again
@@ -148,9 +148,9 @@ def event_lines(events: IncidentStats) -> list[str]:
         first_hits = restarts.of_hits - restarts.hits
         ratio = first_hits / first_lookups if first_lookups else None
         lines.append(
-            f"requests restarted {counted(restarts.requests, 'time')} and repeated look-ups:"
-            f" {restarts.lookups:,} of {restarts.of_lookups:,} look-ups and {restarts.hits:,} of"
-            f" {restarts.of_hits:,} hits; all hit ratios count them; of first look-ups"
+            f"requests restarted {counted(restarts.requests, 'time')} and repeated lookups:"
+            f" {restarts.lookups:,} of {restarts.of_lookups:,} lookups and {restarts.hits:,} of"
+            f" {restarts.of_hits:,} hits; all hit rates count them; of first lookups"
             f" {show(ratio, Unit.SHARE)} hit"
         )
     lines += [_event_line(incident) for incident in events.around]
@@ -158,7 +158,7 @@ def event_lines(events: IncidentStats) -> list[str]:
 
 
 def _event_line(incident: IncidentOutcome) -> str:
-    """Return the hit ratios around one incident, its recovery and its restarts in one line."""
+    """Return the hit rates around one incident, its recovery and its restarts in one line."""
     if not incident.is_reached:
         return f"{incident.event}: the trace ends before it"
     windows = {window.window: window for window in incident.windows}
@@ -201,7 +201,7 @@ def event_tables(events: IncidentStats) -> list[ReportTable]:
         window | {"computed_per_s": per_second(window["computed_tokens"], window["lasts_ns"])}
         for window in _window_rows(events)
     ]
-    note = "Simulated. Hits of look-ups; prompt tokens that were computed, as no tier had them."
+    note = "Simulated. Hits of lookups; prompt tokens that were computed, as no tier had them."
     slowest_tier = len(events.tiers) - 1
     return [
         table_of("around each event", Sheet.SUMMARY, columns, rows, note, keys=2),

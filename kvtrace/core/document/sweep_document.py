@@ -153,7 +153,7 @@ _CARD_COLUMNS: Final = [
     ReportColumn("read_p99_9_ns", "p99.9", Unit.NS),
     ReportColumn("request_bytes", "request", Unit.BYTES),
     ReportColumn("in_flight", "in flight", Unit.NUMBER),
-    ReportColumn("drive_writes_per_day", "drive writes a day", Unit.NUMBER),
+    ReportColumn("drive_writes_per_day", "DWPD", Unit.NUMBER),
     ReportColumn("life_years", "life", Unit.YEARS),
     ReportColumn("delivered_share", "delivered", Unit.SHARE),
     ReportColumn("spread", unit=Unit.SHARE),

@@ -502,7 +502,7 @@ def test_a_target_that_is_too_slow_is_no_miss_of_the_job(is_too_slow, passes):
     assert [each.passes for each in verdicts if each.name == IO_RATE] == [False]
 
 
-def test_distributions_are_by_nearest_rank_and_gaps_between_arrivals():
+def test_distributions_are_by_nearest_rank():
     def column(*values: int) -> np.ndarray:
         return np.array(values, dtype=np.int64)
 

@@ -529,7 +529,7 @@ def test_a_router_needs_several_nodes(requests, tmp_path):
 
 
 def test_a_drive_slower_than_computing_is_not_planned(requests, tmp_path):
-    """A drive of 20 MB/s reaches the hit ratio for less than DRAM does, but nobody would wait."""
+    """A drive of 20 MB/s reaches the hit rate for less than DRAM does, but nobody would wait."""
     dram, nvme = PRICES[: PRICES.index("[file]")].split("[nvme]")
     answers = {}
     for rate in ("50GB", "20MB"):

@@ -246,11 +246,11 @@ def test_the_page(done):
     page = (folder / "out" / "study.html").read_text()
     assert f'<p class="headline">{found["answer"]}</p>' in page
     for chart in (
-        "hit ratio against price",
-        "mean hit ratio, from the worst to the best value of each knob",
+        "hit rate against price",
+        "mean hit rate, from the worst to the best value of each knob",
     ):
         assert f'aria-label="{chart}"' in page
-    assert 'aria-label="hit ratio' in page
+    assert 'aria-label="hit rate' in page
 
 
 def test_traces_are_of_their_configurations_after_any_study(tmp_path):
