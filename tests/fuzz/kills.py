@@ -99,6 +99,15 @@ COMMANDS = {
     "sweep": Command(
         ("kvreplay", "sweep", "t.parquet", "--tier", "nvme=scratch", "--queue-depths", "1,4", "--window", "all", "-o", "out")
     ),
+    "compare": Command(
+        ("kvreplay", "compare", "t.parquet", "--tier", "nvme=scratch", "--against", "nvme=other", "--window", "all",
+         "--trials", "2", "-o", "out")
+    ),
+    "size": Command(
+        ("kvtrace", "size", "--users", "4", "--duration", "10s", "--model", "tiny-1b", "--preset", "lmcache-disk",
+         "--target-hit", "20%", "-o", "out/size.html"),
+        is_replay=False,
+    ),
     "mlperf": Command(
         (*MLPERF, "--duration", "2s", "--trials", "2", "--capacity", "1GiB", "--break-rules", "-o", "out"),
         trace="out/trace.parquet",
@@ -266,10 +275,9 @@ def check_replayed(
         )
         if not command.trace and whole.get(key, count) != count:
             raise FoundError(f"{key} of the next run has {count} rows, not {whole[key]}")
-    if any((folder / "scratch").iterdir()):
-        raise FoundError(
-            f"the next run leaves {[path.name for path in (folder / 'scratch').iterdir()][:3]} on its target"
-        )
+    for target in ("scratch", "other"):
+        if left := [path.name for path in (folder / target).iterdir()]:
+            raise FoundError(f"the next run leaves {left[:3]} on its target")
 
 
 def undisturbed(command: Command, folder: Path, trace: list[dict[str, object]]) -> Known:
@@ -288,7 +296,7 @@ def undisturbed(command: Command, folder: Path, trace: list[dict[str, object]]) 
 def new_folder(at: Path, trace: Path) -> Path:
     """Return an empty folder with the trace, a target and what gen writes into."""
     at.mkdir()
-    for part in ("scratch", "out"):
+    for part in ("scratch", "other", "out"):
         (at / part).mkdir()
     (at / "out").rmdir()
     for path in [*trace.parent.glob("t.*"), *trace.parent.glob("*.log")]:
