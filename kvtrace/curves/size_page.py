@@ -115,7 +115,7 @@ def _explorer(
             Price(sizing.labels[role], byte_prices[role] * _GB, f"{currency}/GB".lstrip())
             for role in roles
         ],
-        cost=currency or "price",
+        cost=currency or "units of price",
         answer=answer,
         target_hit=target.hit_ratio,
         target_first_token_p99_ns=limit_ns if quantile == "p99_ns" else None,

@@ -83,13 +83,13 @@
   const describe = (best) => {
     const answer = root.querySelector(".answer");
     const limit = limitNs();
-    const target = `hit ratio ${percent(targetHit())}` + (limit === null ? "" : `, TTFT p99 ${duration(limit)}`);
+    const target = `hit rate ${percent(targetHit())}` + (limit === null ? "" : `, TTFT p99 ${duration(limit)}`);
     if (best === null) {
       answer.textContent = `None of these ${choices.length} options reaches the target (${target}).`;
     } else {
       const choice = choices[best];
       const ttft = choice.first_token_p99_ns === null ? "" : `, TTFT p99 ${duration(choice.first_token_p99_ns)}`;
-      answer.textContent = `${choice.name}: ${digits(costOf(choice))} ${data.cost}, hit ratio ` +
+      answer.textContent = `${choice.name}: ${digits(costOf(choice))} ${data.cost}, hit rate ` +
         `${percent(choice.hit_ratio)}${ttft} (target ${target}).`;
     }
     answer.dataset.best = best === null ? "" : String(best);
@@ -147,7 +147,7 @@
     const x = (cost) => left + cost / maxCost * (width - left - 12);
     const y = (hit) => height - bottom - hit / maxHit * (height - bottom - top);
     const svg = drawn(place, "svg", {
-      viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "hit ratio against cost",
+      viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "hit rate against cost",
     });
     for (let step = 0; step <= 4; step++) {
       const [cost, hit] = [maxCost * step / 4, maxHit * step / 4];
@@ -184,7 +184,7 @@
     drawFrontier(best);
   };
   if (hasTimes) {
-    const labels = {hit_ratio: "hit ratio", first_token_p50_ns: "TTFT p50", first_token_p99_ns: "TTFT p99"};
+    const labels = {hit_ratio: "hit rate", first_token_p50_ns: "TTFT p50", first_token_p99_ns: "TTFT p99"};
     for (const [name, text] of Object.entries(labels)) {
       const label = element(root.querySelector(".measures"), "label");
       const radio = element(label, "input", {type: "radio", name: "measure", value: name});
