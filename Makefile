@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long soak validate docs man outputs published site site-version dist wheels bpf clean
+.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long soak validate docs notebooks man outputs published site site-version dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -117,6 +117,10 @@ bpf:
 
 docs: $(READY)
 	$(BIN)/python docs/generate.py
+
+# The tutorials, to run cell by cell: notebooks/*.ipynb.
+notebooks: $(READY)
+	$(BIN)/python docs/notebooks.py notebooks
 
 # The manual pages, of the same help that the programs print: man man/kvreplay-run.1
 man: $(READY)
