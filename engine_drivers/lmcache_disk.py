@@ -6,6 +6,7 @@ A request is what LMCache's vLLM adapter does: look up and pin, retrieve, unpin,
 found.
 """
 
+import importlib
 import os
 import time
 from typing import Any
@@ -41,16 +42,31 @@ def drive(recorder: Notebook) -> None:
             time.sleep(POLL_S)
 
 
+def _part(name: str) -> Any:
+    """Return a module of the engine that runs in the server's process.
+
+    LMCache 0.5.7 has moved these modules to a package of their own, one after the other.
+    """
+    for package in ("lmcache.inprocess.v1", "lmcache.v1"):
+        try:
+            return importlib.import_module(f"{package}.{name}")
+        except ModuleNotFoundError as error:
+            # Another module that is missing is a fault of the installation.
+            if not f"{package}.{name}".startswith(str(error.name)):
+                raise
+    raise ModuleNotFoundError(f"LMCache has no module {name} that this driver knows")
+
+
 def _engine(recorder: Notebook) -> Any:
     import lmcache
     import torch
-    from lmcache.v1.cache_engine import LMCacheEngineBuilder
-    from lmcache.v1.config import LMCacheEngineConfig
-    from lmcache.v1.metadata import LMCacheMetadata
 
+    builder = _part("cache_engine").LMCacheEngineBuilder
+    engine_config = _part("config").LMCacheEngineConfig
+    engine_metadata = _part("metadata").LMCacheMetadata
     asked = recorder.settings
     shape = (asked.layers, 2, CHUNK_TOKENS, asked.kv_heads, asked.head_dim)
-    config = LMCacheEngineConfig.from_defaults(
+    config = engine_config.from_defaults(
         chunk_size=CHUNK_TOKENS,
         local_cpu=True,
         max_local_cpu_size=asked.cpu_bytes / GIB,
@@ -60,9 +76,9 @@ def _engine(recorder: Notebook) -> Any:
         extra_config={"use_odirect": asked.is_direct},
     )
     config.update_config_from_env()  # what else its user sets, such as LMCACHE_CACHE_POLICY=LFU
-    metadata = LMCacheMetadata("model", 1, 1, 0, 0, torch.bfloat16, shape, role="worker")
+    metadata = engine_metadata("model", 1, 1, 0, 0, torch.bfloat16, shape, role="worker")
     connector = _connector(shape, Contents(CHUNK_TOKENS * asked.token_bytes))
-    engine = LMCacheEngineBuilder.get_or_create(
+    engine = builder.get_or_create(
         INSTANCE, config, metadata, connector, _broadcast, _broadcast_object
     )
     engine.post_init()
@@ -82,9 +98,9 @@ def _broadcast_object(value: object, _source: int) -> object:
 
 def _connector(shape: tuple[int, ...], contents: Contents) -> Any:
     """Return a connector to no GPU, which puts random data where a GPU's would be."""
-    from lmcache.v1.gpu_connector.mock_gpu_connector import MockGPUConnector
+    mock_connector = _part("gpu_connector.mock_gpu_connector").MockGPUConnector
 
-    class Connector(MockGPUConnector):  # type: ignore[misc, unused-ignore]
+    class Connector(mock_connector):  # type: ignore[misc, unused-ignore]
         def batched_from_gpu(
             self, memory_objs: Any, _starts: Any, _ends: Any, **_options: Any
         ) -> None:

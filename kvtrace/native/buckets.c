@@ -153,13 +153,15 @@ bool bucket_write(World *world, int64_t level, int64_t first, int64_t count, int
 
 // Deletes a bucket with all objects in it.
 void bucket_delete(World *world, int64_t level, int64_t bucket, int64_t now, int64_t phase) {
+    // What an endless tier holds is in no list, and has no links there.
+    bool is_listed = !tier_is_endless(world, level);
     bool is_by_object = world->tiers[level].collect_share > 0;
-    if (!is_by_object) {
+    if (is_listed && !is_by_object) {
         policy_remove(world, level, bucket, phase == PHASE_EVICT);
     }
     for (int64_t slot = world->members[bucket].older; slot != NONE;) {
         int64_t older = world->members[slot].older;
-        if (is_by_object) {
+        if (is_listed && is_by_object) {
             policy_remove(world, level, slot, 0);
         }
         world->slots[slot].live &= ~(1 << level);
