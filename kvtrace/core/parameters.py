@@ -18,6 +18,8 @@ _FLAGS = {
     "prefix_tokens": "--tokens",
     "prices": "--price",
     "stores": "--store",
+    "models": "--model",
+    "gpus": "--gpu",
     "tensor_parallel": "--tp",
     "tiers": "--tier",
 }

@@ -214,6 +214,23 @@ def percent(share: float) -> str:
     return f"{share * 100:.1f} %"
 
 
+def percent_beside(share: float, limit: float | None) -> str:
+    """Return a share of 1 as a percentage on the side of `limit` on which it is.
+
+    It has one decimal, or as many as it takes, at most 4: beside 70 %, 69.97 is not shown as 70.0.
+
+    >>> percent_beside(0.69974, 0.7), percent_beside(0.6934, 0.7)
+    ('69.97 %', '69.3 %')
+    """
+    percentage = 100 * share
+    text = f"{percentage:.1f}"
+    for decimals in range(2, 5):
+        if limit is None or (share < limit) == (float(text) < 100 * limit):
+            break
+        text = f"{percentage:.{decimals}f}"
+    return f"{text} %"
+
+
 def _decimals(value: float) -> int:
     """Return the number of decimals that gives `value` three significant digits."""
     # Limits that take the rounding into account: 9.995 becomes 10.0.

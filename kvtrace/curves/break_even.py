@@ -12,7 +12,8 @@ less bandwidth is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ from kvtrace.llm.serving import (
     computing_times,
     reached_share,
 )
-from kvtrace.llm.shape import ModelShape, read_bytes
+from kvtrace.llm.shape import Chunked, ModelShape, read_bytes
 from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import Chains, chunk_chains
@@ -216,20 +217,21 @@ class BreakEven:
             ReportColumn("break_even_bytes_per_s", "break-even", Unit.BYTES_PER_S),
             ReportColumn("compute_j", "energy (J)", Unit.NUMBER),
         ]
-        for verdict in self.verdicts:
+        # By their number: a store may have the name of another column.
+        for number, verdict in enumerate(self.verdicts):
             name = verdict.store.name
-            columns.append(ReportColumn(f"{name}_ns", f"{name}: load", Unit.NS))
-            columns.append(ReportColumn(f"{name}_ratio", "times faster", Unit.RATIO))
+            columns.append(ReportColumn(f"store{number}_ns", f"{name}: load", Unit.NS))
+            columns.append(ReportColumn(f"store{number}_ratio", "times faster", Unit.RATIO))
             if verdict.store.power_w is not None:
-                columns.append(ReportColumn(f"{name}_j", "energy (J)", Unit.NUMBER))
+                columns.append(ReportColumn(f"store{number}_j", "energy (J)", Unit.NUMBER))
         rows = []
         for point in self.points:
             loads: JsonObject = {}
-            for name, load_ns in point.load_ns.items():
+            for number, (name, load_ns) in enumerate(point.load_ns.items()):
                 loads |= {
-                    f"{name}_ns": load_ns,
-                    f"{name}_ratio": point.compute_ns / load_ns,
-                    f"{name}_j": point.load_j[name],
+                    f"store{number}_ns": load_ns,
+                    f"store{number}_ratio": point.compute_ns / load_ns,
+                    f"store{number}_j": point.load_j[name],
                 }
             rows.append(asdict(point) | loads)
         title = "loading a cached prefix against computing it"
@@ -399,7 +401,7 @@ def model_break_even(
             if requests is None
             else _replay_loads(times, _reused_tokens(requests), compared_stores, loads)
         ),
-        notes=_notes(shape, gpu, tensor_parallel, compared_stores, loads, requests),
+        notes=_notes(shape, name, gpu, tensor_parallel, compared_stores, loads, requests),
     )
 
 
@@ -450,6 +452,20 @@ class _PrefixTimes:
         """Return how long each prefix of `tokens` tokens takes to compute, ns (int64)."""
         return prefix_compute_ns(self._knobs, tokens)
 
+    def spans(self, longest: int) -> list[tuple[int, int]]:
+        """Return the first and last lengths of the spans of prefixes, the longest first.
+
+        In chunked layers each span begins with nothing to read; other models have one span.
+        """
+        shortest = min(SHORTEST_TOKENS, longest)
+        starts = {shortest}
+        for group in self._shape.groups:
+            if isinstance(group, Chunked):
+                starts.update(range(group.window_tokens, longest + 1, group.window_tokens))
+        rising = sorted(start for start in starts if start >= shortest)
+        ends = [start - 1 for start in rising[1:]] + [longest]
+        return list(zip(rising, ends, strict=True))[::-1]
+
 
 def _point(
     times: _PrefixTimes, power_w: float, tokens: int, stores: Sequence[Store], loads: int
@@ -477,31 +493,37 @@ def _point(
 def _pays_from(times: _PrefixTimes, store: Store, loads: int, longest: int) -> int | None:
     """Return the shortest prefix from which on loads from `store` are faster than computing.
 
-    None if the longest prefix is not. Lengths are powers of two first, then every length between
-    the last that does not pay and the next, by bisection: the compute time of a token never falls
-    with its place, and its bytes never rise.
+    None if the longest prefix is not.
     """
 
-    def pays(tokens: int) -> bool:
+    def gain_ns(tokens: int) -> float:
         load_ns = store.load_ns(times.kv_bytes(tokens), loads)
-        return bool(load_ns < times.compute_ns([tokens])[0])
+        return float(times.compute_ns([tokens])[0] - load_ns)
 
-    if not pays(longest):
+    for first, last in times.spans(longest):
+        slower = _last_slower(gain_ns, first, last)
+        if slower is not None:
+            return None if slower == longest else slower + 1
+    return min(SHORTEST_TOKENS, longest)
+
+
+def _last_slower(gain_ns: Callable[[int], float], first: int, last: int) -> int | None:
+    """Return the longest prefix of `first` to `last` tokens of which loading is not faster.
+
+    None if loading is faster for all. Within a span the compute time of a token never falls with
+    its place, and its bytes never rise: what loading gains may fall first, and then only rises.
+    """
+    if gain_ns(last) <= 0:
+        return last
+    least = _first_true(lambda tokens: gain_ns(tokens + 1) > gain_ns(tokens), first, last)
+    if gain_ns(least) > 0:
         return None
-    fails, passes = 0, longest
-    length = SHORTEST_TOKENS
-    while length < longest:
-        if not pays(length):
-            fails = length
-        length *= 2
-    passes = min(2 * fails, longest) if fails else SHORTEST_TOKENS
-    while fails and passes - fails > 1:
-        middle = (fails + passes) // 2
-        if pays(middle):
-            passes = middle
-        else:
-            fails = middle
-    return passes
+    return _first_true(lambda tokens: gain_ns(tokens) > 0, least, last) - 1
+
+
+def _first_true(is_reached: Callable[[int], bool], first: int, last: int) -> int:
+    """Return the first number from `first` on that reaches it; `last` if none before does."""
+    return first + bisect_left(range(first, last), True, key=is_reached)
 
 
 def _reused_tokens(requests: Requests) -> Array:
@@ -571,6 +593,7 @@ def _checked_lengths(prefix_tokens: Sequence[int] | None, longest: int) -> list[
 
 def _notes(
     shape: ModelShape,
+    name: str,
     gpu: str,
     ranks: int,
     stores: Sequence[Store],
@@ -591,7 +614,19 @@ def _notes(
         f"energy: {GPUS[gpu].power_w:g} W a GPU by its data sheet, which computing does not exceed,"
         " and the power of a store if it is given"
     )
-    notes = [basis, sharing, *(store.note for store in stores if store.note), energy, caveat]
+    weights, memory = round(shape.parameters * shape.weight_bytes), ranks * GPUS[gpu].memory_bytes
+    fit = (
+        [
+            (
+                f"{name}: weights of {format_bytes(weights)} do not fit in the"
+                f" {format_bytes(memory)} of {ranks} x {gpu}: no engine computes in these times;"
+                " give more GPUs (--tp) or another --gpu"
+            )
+        ]
+        if weights > memory
+        else []
+    )
+    notes = [*fit, basis, sharing, *(store.note for store in stores if store.note), energy, caveat]
     if requests is not None:
         notes.append(
             "requests: every prefix of an earlier request is taken to be in the store; kvtrace size"

@@ -35,7 +35,9 @@ class DayProfile:
         """Return the mean rate of a day over that of the log, over `load_ns`; at most 1."""
         if self.weights is None:
             return min(1.0, load_ns / _DAY_NS)
-        return math.fsum(self.weights) / HOURS / max(self.weights)
+        # Each weight is divided: the sum of great ones is none.
+        busiest = max(self.weights)
+        return math.fsum(weight / busiest for weight in self.weights) / HOURS
 
     def describe(self, load_ns: int) -> str:
         """Return what is assumed, and the share, for a load of `load_ns`."""
@@ -62,9 +64,12 @@ def read_day_profile(text: str | Path) -> DayProfile:
         weights = tuple(float(word) for word in words)
     except ValueError as error:
         raise ConfigError(f"{path}: {error}; {form}") from None
-    is_valid = all(0 <= weight < math.inf for weight in weights) and any(weights)
-    if len(weights) != HOURS or not is_valid:
-        raise ConfigError(f"{path}: {len(weights)} numbers, none negative; {form}")
+    if len(weights) != HOURS:
+        raise ConfigError(f"{path}: {len(weights)} numbers; {form}")
+    if not all(0 <= weight < math.inf for weight in weights):
+        raise ConfigError(f"{path}: a weight is negative, or no finite number; {form}")
+    if not any(weights):
+        raise ConfigError(f"{path}: all weights are 0; {form}")
     return DayProfile(weights)
 
 

@@ -208,8 +208,10 @@ def _rejection(point: Point, labels: Mapping[str, str]) -> str:
 
 
 def _reached(point: Point, target: Target) -> str:
-    spread = f" ± {100 * point.hit_ratio_error:.1f}" if point.sampling_rate < 1 else ""
-    text = f"hit rate {100 * point.hit_ratio:.1f}{spread} %"
+    if point.sampling_rate < 1:
+        text = f"hit rate {100 * point.hit_ratio:.1f} ± {100 * point.hit_ratio_error:.1f} %"
+    else:
+        text = f"hit rate {units.percent_beside(point.hit_ratio, target.hit_ratio)}"
     if target.hit_ratio is not None:
         text += f" (target {100 * target.hit_ratio:g} %)"
     if target.first_token is not None:

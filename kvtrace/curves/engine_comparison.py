@@ -100,8 +100,9 @@ class EngineComparison:
                 for tokens in lengths
             ),
             *(
-                ReportColumn(verdict.store.name, f"{verdict.store.name} pays from (tokens)")
-                for verdict in self.engines[0].verdicts
+                # By its number: a store may have the name of another column.
+                ReportColumn(f"store{number}", f"{verdict.store.name} pays from (tokens)")
+                for number, verdict in enumerate(self.engines[0].verdicts)
             ),
         ]
         rows: list[dict[str, object]] = []
@@ -111,7 +112,10 @@ class EngineComparison:
                 "kv_bytes_per_token": engine.points[0].kv_bytes / engine.points[0].tokens,
             }
             row |= {f"at_{point.tokens}": point.break_even_bytes_per_s for point in engine.points}
-            row |= {verdict.store.name: _pays_cell(verdict) for verdict in engine.verdicts}
+            row |= {
+                f"store{number}": _pays_cell(verdict)
+                for number, verdict in enumerate(engine.verdicts)
+            }
             rows.append(row)
         title = "break-even bandwidth of each engine"
         return table_of(title, Sheet.SUMMARY, columns, rows, charts=(self._chart(),))
@@ -188,6 +192,8 @@ def compare_engines(
     """
     for parameter, names in (("models", models), ("gpus", gpus)):
         texts = [str(name) for name in names]
+        if "" in texts:
+            raise ConfigError(f"{named(parameter)}: a name is empty")
         if not texts or len(set(texts)) < len(texts):
             raise ConfigError(f"{named(parameter)}: give one or more, each once")
     if len(models) * len(gpus) > MOST_ENGINES:

@@ -99,6 +99,11 @@ class Target:
         slower = replace(self, without_offload=None)
         return list(dict.fromkeys([self, slower, replace(slower, may_stall=True)]))
 
+    def fixed(self) -> Target:
+        """Return the targets that no slider of a page moves: all but hit rate and p99 of TTFT."""
+        is_moved = self.first_token is not None and self.first_token[0] == "p99_ns"
+        return replace(self, hit_ratio=None, first_token=None if is_moved else self.first_token)
+
     def asked(self) -> dict[str, object]:
         """Return the targets that the user gave, as `--json` prints them."""
         level = None if self.service_level is None else self.service_level.to_dict()

@@ -100,8 +100,8 @@ def _explorer(
         answer = points.index(sizing.chosen)
     currency = "" if prices else f"{examples.currency}"
     quantile, limit_ns = target.first_token or ("", None)
-    works = replace(target, hit_ratio=None, first_token=None, service_level=None)
-    works = replace(works, without_offload=None, may_stall=False)
+    fixed = target.fixed()
+    works = replace(fixed, without_offload=None, may_stall=False)
     return Explorer(
         rows="" if row_role is None else sizing.labels[row_role],
         columns=sizing.labels[roles[-1]],
@@ -122,9 +122,15 @@ def _explorer(
         note=(
             "Sliders choose among the capacities that were simulated or estimated; struck through:"
             " below the target, or requests that never start, or slower than computing."
+            + fixed_note(fixed)
             + ("" if prices else f" {examples.note}")
         ),
     )
+
+
+def fixed_note(fixed: Target) -> str:
+    """Return the sentence on targets that no slider moves; "" if there are none."""
+    return f" Struck through, too: those that miss {fixed.describe()}." if fixed.has_times else ""
 
 
 def _size_labels(points: Sequence[Point], role: str) -> list[str]:
@@ -134,7 +140,9 @@ def _size_labels(points: Sequence[Point], role: str) -> list[str]:
 
 
 def _is_working(point: Point, works: Target, sizing: Sizing) -> bool:
-    """Return whether requests of `point` start, and its loads are not slower than computing."""
+    """Return whether requests of `point` start, its loads are not slower than computing, and it
+    reaches the targets that no slider moves.
+    """
     baseline = sizing.ceiling.first_token
     first_token = point.first_token
     if first_token is not None and baseline is not None and baseline.without_offload is not None:

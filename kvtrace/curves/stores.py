@@ -5,6 +5,7 @@ A store is a bandwidth and a latency, written NAME=BANDWIDTH[,LATENCY][,POWER], 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ from kvtrace.core.units import (
 )
 
 _DRIVE_PREFIX: Final = "sim:"
+_BITS: Final = re.compile(r"[KMGTP]i?b(it)?(/s|ps)?$")
+"""A unit in which networks are rated: 25 Gb/s are 3.1 GB/s."""
 _FORM: Final = (
     "write NAME=BANDWIDTH,LATENCY, such as qlc=3GB/s,100us, with a power such as 20W if it is"
     " known; or the path of a drive file, such as sim:drive.json"
@@ -71,11 +74,15 @@ def _parse_store(text: str) -> Store:
         path = Path(figures.removeprefix(_DRIVE_PREFIX))
         return _drive_store(name or path.stem, DriveFile.read(path))
     bandwidth, *details = (field.strip() for field in figures.split(","))
+    if _BITS.search(bandwidth):
+        raise ConfigError(
+            f"{named('stores', text)}: {bandwidth} may be bits; write bytes, such as 3GB/s"
+        )
     powers = [field for field in details if field.endswith("W")]
     latencies = [field for field in details if not field.endswith("W")]
     try:
         bytes_per_s = parse_bytes(bandwidth.removesuffix("/s"))
-        latency_ns = parse_duration_ns(latencies[0]) if latencies else 0
+        latency_ns = _latency_ns(latencies[0]) if latencies else 0
         power_w = float(powers[0].removesuffix("W")) if powers else None
     except (ConfigError, ValueError):
         raise ConfigError(f"{named('stores', text)}: {_FORM}") from None
@@ -83,6 +90,13 @@ def _parse_store(text: str) -> Store:
     if not is_valid or len(powers) > 1 or len(latencies) > 1:
         raise ConfigError(f"{named('stores', text)}: {_FORM}")
     return Store(name or text, float(bytes_per_s), latency_ns, power_w)
+
+
+def _latency_ns(text: str) -> int:
+    """Return the latency `text`; ConfigError without a unit, because 100 is hardly in seconds."""
+    if text[-1:].isdigit() and float(text) != 0:
+        raise ConfigError(f"{text} has no unit")
+    return parse_duration_ns(text)
 
 
 def _drive_store(name: str, drive: DriveFile) -> Store:

@@ -29,6 +29,10 @@ EXPORT void lease_on_insert(World *world, int64_t level, int64_t slot, int64_t n
 }
 
 static void lease_grant(World *world, int64_t level, int64_t slot, int64_t now) {
+    // What an endless tier holds is in no list, and has no links there.
+    if (tier_is_endless(world, level)) {
+        return;
+    }
     list_leave(world, level, slot);
     policy_note_of(world, level, slot)->count = now + world->tiers[level].lease_ns;
     list_enter(world, level, slot, READ);

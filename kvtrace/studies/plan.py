@@ -33,10 +33,17 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named, setting
 from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
-from kvtrace.core.units import NS_PER_S, format_duration, parse_bytes, price_of_byte
+from kvtrace.core.units import (
+    NS_PER_S,
+    format_duration,
+    parse_bytes,
+    percent_beside,
+    price_of_byte,
+)
 from kvtrace.curves.day_profile import DayProfile, day_share, extrapolation
 from kvtrace.curves.points import Simulated, is_store, roles_of
-from kvtrace.curves.size_page import ExamplePrices
+from kvtrace.curves.size import Target
+from kvtrace.curves.size_page import ExamplePrices, fixed_note
 from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
 from kvtrace.sim.fleet import BACK_WITHIN
 from kvtrace.sim.presets.preset import Preset, full_preset_name, load_preset
@@ -267,22 +274,39 @@ def _fleet_label(knobs: Mapping[str, Value]) -> str:
     return ", ".join(parts)
 
 
-def bucket_verdict(options: Sequence[StoreOption], currency: str) -> str | None:
-    """Return whether an object store is enough, in a clause; None if none can be bought."""
+def bucket_verdict(
+    options: Sequence[StoreOption],
+    currency: str,
+    target: Target | None,
+    warnings: Sequence[str] = (),
+) -> str | None:
+    """Return whether an object store is enough for `target`, in a clause.
+
+    `warnings` say why a fleet that reaches the target does not work. None if no object store can be
+    bought.
+    """
     bucket = next((option for option in options if option.store == NAMES[Below.OBJECT]), None)
     if bucket is None:
         return None
     fleet = bucket.fleet
-    ttft = (
-        ""
-        if fleet.first_token_p99_ns is None
-        else f", TTFT p99 {format_duration(round(fleet.first_token_p99_ns))}"
-    )
+    quantile, time_ns = "p99", fleet.first_token_p99_ns
+    if target is not None and target.first_token is not None and target.first_token[0] == "p50_ns":
+        quantile, time_ns = "p50", fleet.first_token_p50_ns
+    ttft = "" if time_ns is None else f", TTFT {quantile} {format_duration(round(time_ns))}"
     cost = f"{show(fleet.cost_per_month, Unit.NUMBER)} {currency} a month"
     if not bucket.is_enough:
-        return (
-            f"an object store is not enough: at best hit rate {100 * fleet.hit_ratio:.1f} %{ttft}"
-        )
+        hits = percent_beside(fleet.hit_ratio, None if target is None else target.hit_ratio)
+        goodput = ""
+        if (
+            target is not None
+            and target.service_level is not None
+            and fleet.goodput_share is not None
+        ):
+            share = percent_beside(fleet.goodput_share, target.service_level.share)
+            goodput = f", {share} of requests within the service level"
+        figures = f"hit rate {hits}{ttft}{goodput}"
+        reason = "".join(f", {warning}" for warning in warnings)
+        return f"an object store is not enough: at best {figures}{reason}"
     others = [option for option in options if option.is_enough and option is not bucket]
     cheapest = min(others, key=lambda option: option.fleet.cost_per_month or 0.0, default=None)
     compared = ""
@@ -290,6 +314,11 @@ def bucket_verdict(options: Sequence[StoreOption], currency: str) -> str | None:
         other_cost = show(cheapest.fleet.cost_per_month, Unit.NUMBER)
         compared = f" ({other_cost} with {cheapest.store})"
     return f"an object store is enough: {cost}{compared}{ttft}"
+
+
+def _favourite(findings: Findings) -> Candidate:
+    """Return the cheapest fleet that reaches the target, or else the nearest to it."""
+    return findings.cheapest or findings.nearest or findings.best
 
 
 def stores_table(options: Sequence[StoreOption], currency: str) -> ReportTable:
@@ -654,6 +683,7 @@ class Plan:
         candidates = [candidate for candidate in findings.candidates if candidate.cost is not None]
         best, target = findings.cheapest, findings.target
         quantile, limit_ns = (target and target.first_token) or ("", None)
+        fixed = Target() if target is None else target.fixed()
         fleets = [self.fleet(candidate) for candidate in candidates]
         rows = {str(candidate.knobs[DRAM]) for candidate in candidates}
         used = {_store_label(candidate.knobs) for candidate in candidates}
@@ -680,7 +710,7 @@ class Plan:
                     first_token_p50_ns=fleet.first_token_p50_ns,
                     first_token_p99_ns=fleet.first_token_p99_ns,
                     costs=(fleet.dram_cost_per_month, fleet.storage_cost_per_month),
-                    is_working=not fleet.stalled_requests and candidate.is_working,
+                    is_working=not fleet.stalled_requests and fixed.is_met(candidate),
                 )
                 for candidate, fleet in zip(candidates, fleets, strict=True)
             ],
@@ -693,6 +723,7 @@ class Plan:
                 "Sliders choose among the fleets that were simulated: others cost more than the"
                 " cheapest of their kind at the prices of the list. The price of storage is a"
                 " multiple of the list's."
+                f"{fixed_note(fixed)}"
             ),
         )
 
@@ -712,8 +743,30 @@ class Plan:
             nearest = findings.nearest or findings.best
             return f"{answer}: the nearest is {self._describe(findings, nearest)}"
         line = f"{self._describe(findings, best)} (target {target_text.removeprefix('target ')})"
-        verdict = bucket_verdict(self.store_options(findings), self.prices.currency)
+        verdict = bucket_verdict(
+            self.store_options(findings),
+            self.prices.currency,
+            target,
+            self._bucket_warnings(findings),
+        )
         return "; ".join([*self._warnings(best), line, *([verdict] if verdict else [])])
+
+    def _bucket_warnings(self, findings: Findings) -> list[str]:
+        """Return what is wrong with the object store's fleet that `store_options` chooses."""
+        of_store = self._of_store(findings, Below.OBJECT)
+        if of_store is None:
+            return []
+        bucket = _favourite(of_store)
+        stalls = stalls_of(bucket).removeprefix(", ")
+        return [warning for warning in (stalls, *self._warnings(bucket)) if warning]
+
+    @staticmethod
+    def _of_store(findings: Findings, store: Below) -> Findings | None:
+        """Return the findings on the fleets with `store`; None if there are none."""
+        candidates = [
+            candidate for candidate in findings.candidates if candidate.knobs[STORE] == str(store)
+        ]
+        return replace(findings, candidates=candidates) if candidates else None
 
     def store_options(self, findings: Findings) -> list[StoreOption]:
         """Return the best simulated fleet with each kind of store, and with none.
@@ -722,15 +775,10 @@ class Plan:
         """
         options = []
         for store, medium in self.prices.media.items():
-            candidates = [
-                candidate
-                for candidate in findings.candidates
-                if candidate.knobs[STORE] == str(store)
-            ]
-            if not candidates:
+            of_store = self._of_store(findings, store)
+            if of_store is None:
                 continue
-            of_store = replace(findings, candidates=candidates)
-            candidate = of_store.cheapest or of_store.nearest or of_store.best
+            candidate = _favourite(of_store)
             rate = None if medium.read_bandwidth is None else parse_bytes(medium.read_bandwidth)
             options.append(
                 StoreOption(
@@ -756,13 +804,15 @@ class Plan:
             if (store, router) in rivals:
                 continue
             name = f"{store}, router {router}" if self.nodes > 1 else str(store)
-            highest = 100 * max(candidate.hit_ratio for candidate in candidates)
+            highest = percent_beside(
+                max(candidate.hit_ratio for candidate in candidates), asked.hit_ratio
+            )
             if any(asked.is_met(candidate) for candidate in candidates):
                 reason = (
                     "those that reach the target stall the engine, or are slower than computing"
                 )
             else:
-                reason = f"none reaches the target; the highest hit rate is {highest:.1f} %"
+                reason = f"none reaches the target; the highest hit rate is {highest}"
             lines.append(f"{name}: {reason}")
         return lines
 
@@ -815,12 +865,16 @@ class Plan:
             quantile.removesuffix("_ns").replace("_", "."),
         )
         times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
+        target = findings.target
         if candidate.goodput_share is not None:
-            times += f", {100 * candidate.goodput_share:.1f} % of requests within the service level"
+            level = None if target is None else target.service_level
+            share = percent_beside(candidate.goodput_share, level.share if level else None)
+            times += f", {share} of requests within the service level"
+        hits = percent_beside(candidate.hit_ratio, target.hit_ratio if target else None)
         times += stalls_of(candidate)
         return (
             f"{nodes}: {dram}{store}{size}, {show(candidate.cost, Unit.NUMBER)} "
-            f"{findings.study.cost_name}{extrapolated}: hit rate {100 * candidate.hit_ratio:.1f} %{times}"
+            f"{findings.study.cost_name}{extrapolated}: hit rate {hits}{times}"
         )
 
     def _table(self, title: str, listed: Sequence[Candidate]) -> ReportTable:

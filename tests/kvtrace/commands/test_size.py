@@ -790,3 +790,19 @@ def test_a_drive_slower_than_computing_is_no_answer():
     given = kvtrace.size(EXAMPLE, **asked, capacities={"dram": ["1GiB"]})
     assert given.answer.startswith("OFFLOAD IS SLOWER")
     assert given.chosen.first_token_ns("p50_ns") > 10 * baseline.p50_ns
+
+
+def test_unlimited_leased_memory_is_memory_that_never_fills(requests, tmp_path):
+    """Objects without links in DRAM must not touch those of GPU memory, whose hits would fall."""
+    argv = ("--source", "mooncake", "--gpu", "instant", "--model", "tiny-1b")
+    argv += ("--preset", "mooncake-store", "--set", "tiers.gpu.capacity=64MiB")
+    argv += ("--set", "tiers.nvme.capacity=100MiB", "-o", tmp_path / "t.parquet", "--force")
+    unlimited, large = (
+        json.loads(
+            run_cli(
+                "kvtrace", "gen", requests, *argv, "--set", f"tiers.cpu.capacity={of}", "--json"
+            ).stdout
+        )["stats"]["tiers"]
+        for of in ("unlimited", "1TB")
+    )
+    assert unlimited == large

@@ -19,6 +19,7 @@ from kvtrace.core.units import (
     format_years,
     parse_bytes,
     parse_duration_ns,
+    percent_beside,
 )
 
 
@@ -164,3 +165,20 @@ def test_a_size_without_a_unit_is_refused():
         check_units(["tiers.nvme.capacity=1TB", "tiers.cpu.capacity=8"])
     assert check_units(["tiers.gpu.capacity=0", "tiers.nvme.capacity=540672", "chunk_tokens=16"])
     assert as_setting("tiers.cpu.capacity", 8) == "tiers.cpu.capacity=8B"
+
+
+@pytest.mark.parametrize(
+    ("share", "limit", "text"),
+    [
+        (0.69974, 0.7, "69.97 %"),
+        (0.7, 0.7, "70.0 %"),
+        (0.70001, 0.7, "70.0 %"),
+        (0.6, 0.7, "60.0 %"),
+        (0.69974, None, "70.0 %"),
+        (0.989996, 0.99, "98.9996 %"),
+    ],
+)
+def test_a_share_is_shown_on_its_side_of_a_limit(
+    share: float, limit: float | None, text: str
+) -> None:
+    assert percent_beside(share, limit) == text

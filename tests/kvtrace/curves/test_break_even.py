@@ -161,3 +161,52 @@ def test_the_command_prints_and_draws_the_answer(tmp_path: Any) -> None:
     assert lengths == [2**n for n in range(10, 18)]
     assert all(math.isfinite(point["load_ns"]["qlc"]) for point in result["points"])
     assert "break-even bandwidth" in page.read_text()
+
+
+@pytest.mark.parametrize("store", ["s=6GB/s,100us", "s=4GB/s,30ms", "s=12GB/s,100us"])
+def test_chunked_layers_pay_from_where_no_longer_prefix_is_slower(store: str) -> None:
+    """What Llama 4 reads falls at each multiple of 8,192 tokens, and rises again after it."""
+    lengths = list(range(64, 262_145, 64)) + list(range(8191, 262_145, 8192))
+    result = kt.break_even(
+        model="llama4-scout", tensor_parallel=8, stores=[store], prefix_tokens=lengths
+    )
+    slower = [point.tokens for point in result.points if point.load_ns["s"] >= point.compute_ns]
+    pays_from = result.verdicts[0].pays_from_tokens
+    assert pays_from is not None
+    assert max(slower) < pays_from <= max(slower) + 64
+
+
+@pytest.mark.parametrize("name", ["compute", "kv_bytes", "break_even_bytes_per_s", "tokens"])
+def test_a_store_may_have_the_name_of_a_column(name: str) -> None:
+    def cells(store: str) -> list[list[str]]:
+        document = kt.break_even(stores=[f"{store}=7GB/s,1us,20W"]).document()
+        return [list(row) for row in document.chapters[0].tables[0].rows]
+
+    assert cells(name) == cells("plain")
+
+
+@pytest.mark.parametrize(
+    ("store", "is_valid"),
+    [
+        ("s=25Gb/s,30ms", False),
+        ("s=25Gbps,30ms", False),
+        ("s=25Gbit/s,30ms", False),
+        ("s=25gb/s,30ms", True),
+        ("s=25GB/s,100", False),
+        ("s=25GB/s,0", True),
+    ],
+)
+def test_bits_and_latencies_without_a_unit_are_refused(store: str, is_valid: bool) -> None:
+    """25 Gb/s are 3.1 GB/s, and a latency of 100 is hardly in seconds."""
+    if is_valid:
+        assert kt.break_even(stores=[store]).verdicts[0].store.bandwidth_bytes_per_s == 25e9
+        return
+    with pytest.raises(ConfigError):
+        kt.break_even(stores=[store])
+
+
+@pytest.mark.parametrize(("ranks", "fits"), [(1, False), (2, True)])
+def test_a_note_says_that_the_weights_do_not_fit(ranks: int, fits: bool) -> None:
+    """141 GB of weights, on GPUs of 80 GiB."""
+    notes = kt.break_even(model="llama3.1-70b", tensor_parallel=ranks).notes
+    assert any(note.startswith("llama3.1-70b: weights of 141 GB") for note in notes) != fits

@@ -115,6 +115,13 @@ def test_a_profile_that_is_no_day_is_refused(tmp_path: Path, text: str) -> None:
         read_day_profile(path)
 
 
+@pytest.mark.parametrize("weight", ["5e-324", "7", "1e308"])
+def test_a_flat_day_is_the_logs_rate_whatever_its_weights(tmp_path: Path, weight: str) -> None:
+    path = tmp_path / "day.txt"
+    path.write_text(f"{weight} " * 24)
+    assert read_day_profile(path).share(SECOND) == 1
+
+
 def test_a_missing_profile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         read_day_profile(tmp_path / "none.txt")

@@ -37,11 +37,22 @@ def test_engines_are_compared_at_lengths_that_all_have() -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"models": []}, {"gpus": ["h100", "h100"]}, {"gpus": ["h100", "abacus"]}],
+    [
+        {"models": []},
+        {"models": ["llama3.1-8b", ""]},
+        {"gpus": ["h100", "h100"]},
+        {"gpus": ["h100", "abacus"]},
+    ],
 )
 def test_engines_that_cannot_be_compared_are_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         kt.compare_engines(**arguments)
+
+
+def test_a_store_may_have_the_name_of_a_column() -> None:
+    found = kt.compare_engines(gpus=GPUS, stores=["engine=7GB/s"])
+    rows = found.document().chapters[0].tables[0].rows
+    assert [row[0] for row in rows] == [engine.name for engine in found.engines]
 
 
 def test_energy_is_power_times_time() -> None:

@@ -6,6 +6,7 @@ Held against the fleets of the same plan, `kvtrace gen`, and arithmetic over the
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from typing import Any
 
@@ -26,7 +27,7 @@ source = "made up"
 [nvme]
 sizes = ["64MiB", "4GiB"]
 price = "100/GiB"
-read_bandwidth = "2GB"
+read_bandwidth = "{drive_rate}"
 write_bandwidth = "1GB"
 source = "made up"
 [object]
@@ -60,11 +61,19 @@ def prompts(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return path
 
 
-def plan(path: Any, folder: Any, *options: object, rate: str = "5GB", latency: str = "30ms") -> Any:
+def plan(
+    path: Any,
+    folder: Any,
+    *options: object,
+    rate: str = "5GB",
+    latency: str = "30ms",
+    drive_rate: str = "2GB",
+) -> Any:
     prices = folder / "prices.toml"
-    prices.write_text(PRICES.format(rate=rate, latency=latency))
+    prices.write_text(PRICES.format(rate=rate, latency=latency, drive_rate=drive_rate))
     argv = ("--model", "tiny-1b", "--source", "mooncake", "--gpu", "a100", "--prices", prices)
-    argv += ("--set", "tiers.gpu.capacity=64MiB", "-o", folder / "out", "--json")
+    argv += ("--set", "tiers.gpu.capacity=64MiB", "--json")
+    argv += () if "-o" in options else ("-o", folder / "out")
     return json.loads(run_cli("kvtrace", "plan", path, *argv, *options).stdout)
 
 
@@ -107,6 +116,33 @@ def test_an_object_store_that_answers_late_is_not_enough(prompts, tmp_path):
         for found in (fast, late)
     ]
     assert verdicts == [True, False]
+
+
+def test_the_verdict_says_that_an_object_store_is_slower_than_computing(prompts, tmp_path):
+    """It reaches the hit rate, but each load takes longer than computing the prompt."""
+    options = ("--target-hit", "70%")
+    found = plan(prompts, tmp_path, *options, latency="500ms", drive_rate="50GB")
+    (option,) = (option for option in found["stores"] if option["store"] == "object store")
+    assert option["fleet"]["hit_ratio"] > 0.7
+    assert not option["is_enough"]
+    assert "OFFLOAD IS SLOWER" in found["answer"].partition("not enough")[2]
+
+
+@pytest.mark.parametrize(
+    "target", [("--target-ttft", "p50=80ms"), ("--slo", "ttft=80ms,share=60%")]
+)
+def test_sliders_offer_only_fleets_within_the_limits_that_they_do_not_move(
+    prompts, tmp_path, target
+):
+    page = tmp_path / "answer.html"
+    plan(prompts, tmp_path, *target, "--nodes", 1, "-o", page, latency="500ms")
+    (text,) = re.findall(r'id="choices">(.*?)</script>', page.read_text(), re.DOTALL)
+    choices = json.loads(text)["choices"]
+    working, others = (
+        [choice["first_token_p50_ns"] for choice in choices if choice["is_working"] == is_working]
+        for is_working in (True, False)
+    )
+    assert max(working) <= 80e6 < max(others)
 
 
 def test_break_even_is_all_reused_bytes_over_their_compute_time(prompts, tmp_path):
