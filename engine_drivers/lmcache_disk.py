@@ -100,7 +100,7 @@ def _connector(shape: tuple[int, ...], contents: Contents) -> Any:
     """Return a connector to no GPU, which puts random data where a GPU's would be."""
     mock_connector = _part("gpu_connector.mock_gpu_connector").MockGPUConnector
 
-    class Connector(mock_connector):  # type: ignore[misc, unused-ignore]
+    class Connector(mock_connector):  # type: ignore[misc, valid-type, unused-ignore]
         def batched_from_gpu(
             self, memory_objs: Any, _starts: Any, _ends: Any, **_options: Any
         ) -> None:

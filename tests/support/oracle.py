@@ -1107,7 +1107,7 @@ class Oracle:
         return (self.now - start) // per_token if per_token else plan.output
 
     def count_past_miss(self, keys: list[int]) -> None:
-        """Count look-ups that do not stop at a miss.
+        """Count lookups that do not stop at a miss.
 
         Past what the first tier has, of what no tier between has.
         """

@@ -314,7 +314,7 @@ def test_a_request_that_decodes_is_begun_again_by_hand():
     assert stats.incidents.begun_again == again
     first, lost = event_lines(stats.incidents)
     assert shows(lost, "restarted 1 time")
-    assert shows(first, "restarted 1 time … 1 … 4 look-ups … 1 … 2 hits … 33.33 %")
+    assert shows(first, "restarted 1 time … 1 … 4 lookups … 1 … 2 hits … 33.33 %")
 
 
 def test_ratios_omit_restarts_where_no_request_restarted():

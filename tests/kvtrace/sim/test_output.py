@@ -191,7 +191,7 @@ def test_the_metadata_says_where_it_came_from(tmp_path, monkeypatch, mooncake):
         assert meta.source["requests"] == 4
         assert meta.rows == sum(batch.num_rows for batch in reader.batches()) > 0
         assert meta.stats["requests"] == 4
-        assert any("storage latency" in note for note in meta.notes)
+        assert any("infinitely fast" in note for note in meta.notes)
 
 
 def test_users_are_named_as_the_source(tmp_path, monkeypatch):
