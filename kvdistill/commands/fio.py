@@ -68,6 +68,7 @@ class SimulatedSource:
         autocompletion=completion.presets,
     )
     model: str | None = option("Its model, as in --gen.", autocompletion=completion.models)
+    tp: int | None = option("GPUs that share the model, as in --gen.", None, "--tp", min=1)
     users: int | None = option("Its users, as in --gen.", min=1)
     duration: str | None = option(
         "Its simulated time, as in --gen.  [default: the preset's, or as long as it takes until the"
@@ -83,7 +84,7 @@ class SimulatedSource:
         """Return the options of `kvtrace gen`; None if none is given."""
         named_options = [
             word
-            for name in ("preset", "model", "users", "duration")
+            for name in ("preset", "model", "tp", "users", "duration")
             if (value := getattr(self, name)) is not None
             for word in (f"--{name}", str(value))
         ]
@@ -114,7 +115,7 @@ def fio(
 
     \b
     kvdistill fio conv.parquet --tier nvme -o jobs
-    kvdistill fio --preset lmcache --users 100 --model 70b -o jobs
+    kvdistill fio --preset lmcache --users 100 --model 70b --tp 4 -o jobs
     kvdistill fio --gen "--preset lmcache-disk --request-rate 5/s --duration 10m" -o jobs
     kvdistill fio conv.parquet --tier nvme -o jobs --mode replay --limit 60s --check
     kvdistill fio run -o jobs --mode stat

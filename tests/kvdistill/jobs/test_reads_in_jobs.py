@@ -5,6 +5,7 @@ import json
 import pytest
 from conftest import run_cli, write_trace
 
+from kvdistill.commands.fio import SimulatedSource
 from kvdistill.jobs.check import checked_part
 from kvdistill.jobs.job import IoLoad, expected_figures
 from kvdistill.profile.sources import distil_source, first_read_ns
@@ -61,6 +62,15 @@ def test_jobs_say_first_that_they_only_write(tmp_path):
     write_trace(tmp_path / "t.parquet", rows)
     done = run_cli("kvdistill", "fio", "t.parquet", "--tier", "nvme", "-o", "jobs", cwd=tmp_path)
     assert done.stdout.startswith("WRITES ONLY")
+
+
+def test_options_of_the_users_become_those_of_gen():
+    given = SimulatedSource(preset="vllm", model="70b", tp=4, users=100, duration="5min")
+    words = "--preset vllm --model 70b --tp 4 --users 100 --duration 5min"
+    assert given.command_line() == words
+    both = SimulatedSource(gen="--seed 3", preset="vllm")
+    assert both.command_line() == "--seed 3 --preset vllm"
+    assert SimulatedSource().command_line() is None
 
 
 def test_a_trace_is_simulated_until_its_drive_is_read(tmp_path):
