@@ -483,8 +483,12 @@ def run(app: typer.Typer, program: str) -> NoReturn:
     Every error that a user can cause is one line on stderr.
     """
     PROGRAM.set(program)
-    with raised_signals(), named_as_options():
-        _run(app, program)
+    try:
+        with raised_signals(), named_as_options():
+            _run(app, program)
+    except KeyboardInterrupt:
+        # A signal between the start of `raised_signals` and the handlers of `_run`.
+        _fail(program, "interrupted", INTERRUPTED)
 
 
 def _run(app: typer.Typer, program: str) -> NoReturn:

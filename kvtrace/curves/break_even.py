@@ -327,9 +327,10 @@ def break_even(
         gpu: The GPU, such as "h100".
         tensor_parallel: Tensor-parallel ranks, each a GPU.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
-        stores: Stores as "NAME=BANDWIDTH[,LATENCY][,POWER]", such as "qlc=3GB/s,100us,20W"; without
-            a name, the text is the name. Or "[NAME=]sim:drive.json", a drive that `kvreplay
-            scorecard` measured. Default: a drive of 7 GB/s, and an object store of 25 GB/s.
+        stores: Stores as "NAME=BANDWIDTH", with a latency and a power if they are known, such as
+            "qlc=3GB/s,100us,20W"; without a name, the text is the name. Or "sim:drive.json", a
+            drive that `kvreplay scorecard` measured. Default: a drive of 7 GB/s, and an object
+            store of 25 GB/s.
         prefix_tokens: Lengths of prefixes. Default: powers of two up to the model's context.
         loads: Loads that share a store's bandwidth at a time.
 

@@ -164,7 +164,7 @@ def test_the_command_prints_and_draws_the_answer(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("store", ["s=6GB/s,100us", "s=4GB/s,30ms", "s=12GB/s,100us"])
-def test_chunked_layers_pay_from_where_no_longer_prefix_is_slower(store: str) -> None:
+def test_chunked_layers_pay_where_no_longer_prefix_is_slower(store: str) -> None:
     """What Llama 4 reads falls at each multiple of 8,192 tokens, and rises again after it."""
     lengths = list(range(64, 262_145, 64)) + list(range(8191, 262_145, 8192))
     result = kt.break_even(

@@ -118,7 +118,7 @@ def test_an_object_store_that_answers_late_is_not_enough(prompts, tmp_path):
     assert verdicts == [True, False]
 
 
-def test_the_verdict_says_that_an_object_store_is_slower_than_computing(prompts, tmp_path):
+def test_the_verdict_says_that_an_object_store_is_slower(prompts, tmp_path):
     """It reaches the hit rate, but each load takes longer than computing the prompt."""
     options = ("--target-hit", "70%")
     found = plan(prompts, tmp_path, *options, latency="500ms", drive_rate="50GB")
@@ -131,9 +131,7 @@ def test_the_verdict_says_that_an_object_store_is_slower_than_computing(prompts,
 @pytest.mark.parametrize(
     "target", [("--target-ttft", "p50=80ms"), ("--slo", "ttft=80ms,share=60%")]
 )
-def test_sliders_offer_only_fleets_within_the_limits_that_they_do_not_move(
-    prompts, tmp_path, target
-):
+def test_sliders_offer_only_fleets_within_fixed_limits(prompts, tmp_path, target):
     page = tmp_path / "answer.html"
     plan(prompts, tmp_path, *target, "--nodes", 1, "-o", page, latency="500ms")
     (text,) = re.findall(r'id="choices">(.*?)</script>', page.read_text(), re.DOTALL)
