@@ -675,7 +675,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     shown = size(*few, "--preset", "vllm-obj", *tiers, *capacities, "--target-hit", "0.1%").stdout
     # What makes hits is named, asked for or not.
     answer = (
-        r"ENGINE WOULD STALL in 8 of 53 requests, none with 2\.19 GB of DRAM; 67\.1 MB of DRAM and"
+        r"ENGINE WOULD STALL in 9 of 57 requests, none with 2\.47 GB of DRAM; 67\.1 MB of DRAM and"
     )
     assert re.match(
         answer + r" 1\.07 GB of S3, .* 67\.1 MB of GPU \(hit rate (?:[\d.]+|< 0\.1) %\): ",
