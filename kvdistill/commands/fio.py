@@ -98,7 +98,7 @@ def fio(
     output: Path = option("The folder for the jobs; made if missing.", Path("jobs"), "-o --output"),
     tier: Tier = None,
     *,
-    gen: SimulatedSource,
+    simulated: SimulatedSource,
     options: JobOptions,
     window: WindowArguments,
     force: Force = False,
@@ -125,7 +125,7 @@ def fio(
     from kvdistill.reports.jobs import written_document
 
     check_new(output / PROFILE, is_forced=force)
-    source, tier = _source(source, gen, tier, output)
+    source, tier = _source(source, simulated, tier, output)
     make_folder(output)
     options = replace(options, is_device=(output / options.target).is_block_device())
     with temporary_folder(".kvdistill-", output) as scratch:
@@ -143,21 +143,21 @@ def fio(
 
 
 def _source(
-    source: Path | None, gen: SimulatedSource, tier: str | None, output: Path
+    source: Path | None, simulated: SimulatedSource, tier: str | None, output: Path
 ) -> tuple[Path, str | None]:
-    """Return the source and tier; `gen` makes the source first."""
-    command_line = gen.command_line()
-    if (source is None) == (command_line is None):
+    """Return the source and tier; a simulated source is made first."""
+    command_line = simulated.command_line()
+    if source is not None and command_line is None:
+        return source, tier
+    if source is not None or command_line is None:
         raise ConfigError(
             "name one INPUT, or say what to simulate: --preset, --model, --users and --duration, or"
             " --gen with any options of `kvtrace gen`"
         )
-    if source is not None or command_line is None:
-        return source or Path(), tier
     trace_path = output / "trace.parquet"
     output.mkdir(parents=True, exist_ok=True)
     generate(command_line, trace_path)
-    if gen.has_default_duration and not _reads(trace_path, tier):
+    if simulated.has_default_duration and not _reads(trace_path, tier):
         for duration in _LONGER_DURATIONS:
             log(f"nothing is read yet: simulating {duration} instead")
             # The notes of the first simulation hold for this one, too.
@@ -165,7 +165,9 @@ def _source(
             if _reads(trace_path, tier):
                 break
         else:
-            log("nothing is read in 4 h either: the cache above holds all; back to the first")
+            log(
+                "nothing is read in 4 h either: faster tiers hold everything; the first duration is used"
+            )
             generate(f"{command_line} --quiet", trace_path)
     return trace_path, tier or open_table(trace_path, TRACE).meta.tiers[-1].name
 

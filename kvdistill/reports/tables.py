@@ -624,7 +624,7 @@ def by_two(rows: list[Row], first: str, second: str) -> list[tuple[tuple[str, st
 
 
 def lines_by(rows: list[Row], x: str, y: str, name: str = "op") -> list[Series]:
-    """Return a series for each `name` in `rows`, with the colour `number` if they have one.
+    """Return a series for each `name` in `rows`, with their `number` as colour and `legend` if any.
 
     0 is drawn at 1, because axes are logarithmic.
     """
@@ -634,6 +634,7 @@ def lines_by(rows: list[Row], x: str, y: str, name: str = "op") -> list[Series]:
             [float(row[x] or 1) for row in group],
             [float(row[y]) for row in group],
             colour=group[0].get("number"),
+            legend=group[0].get("legend", ""),
         )
         for label, group in by(rows, name)
     ]
@@ -673,11 +674,13 @@ def _distributions_compared(sides: Sequence[ReportedTrials], drive: str) -> list
     points = [
         row
         | {
-            "side": f"[{side_number}] {side.name}{f' trial {trial}' if len(side.reports) > 1 else ''}",
+            "side": f"[{side_number}] {side.name}{f' trial {trial}' if trials > 1 else ''}",
+            "legend": f"[{side_number}] {side.name}{f', {trials} trials' if trials > 1 else ''}",
             "number": side_number,
         }
         | {"place": f"{row['tier']} {row['op']}"}
         for side_number, side, trial, report in reports
+        for trials in [len(side.reports)]
         for row in report.distributions
         if row["measure"] == measure and row["op"] != "delete"
     ]

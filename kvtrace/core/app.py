@@ -487,7 +487,6 @@ def run(app: typer.Typer, program: str) -> NoReturn:
         with raised_signals(), named_as_options():
             _run(app, program)
     except KeyboardInterrupt:
-        # A signal between the start of `raised_signals` and the handlers of `_run`.
         _fail(program, "interrupted", INTERRUPTED)
 
 
@@ -509,7 +508,7 @@ def _run(app: typer.Typer, program: str) -> NoReturn:
             sys.exit(2)
         end = "" if message.rstrip().endswith((".", "?", "!")) else "."
         _fail(program, f"{message}{end} See {command} --help.", 2)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         _fail(program, "interrupted", INTERRUPTED)
     except SystemExit as system_exit:
         # typer and rich exit with 1 if the reader of our stdout ended first, as `| head` does.

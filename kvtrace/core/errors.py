@@ -98,9 +98,8 @@ class RankLost(KvError):  # noqa: N818 - named for the event
 
 def how_to_add(extra: str) -> str:
     """Return the command that installs an optional part of the package."""
-    checkout = Path(__file__).parents[2]
-    if (checkout / "pyproject.toml").is_file():
-        return f"pip install -e '.[{extra}]' in {checkout}"
+    if (Path(__file__).parents[2] / "pyproject.toml").is_file():
+        return f"pip install -e '.[{extra}]' in the checkout"
     return f"pip install 'kvtrace[{extra}]'"
 
 

@@ -239,19 +239,7 @@ class BreakEven:
 
     def chart(self) -> Chart:
         """Return the bandwidth that is needed, and that of each store, against the length."""
-        tokens = [float(point.tokens) for point in self.points]
-        needed = [point.break_even_bytes_per_s for point in self.points]
-        series = [Series("break-even bandwidth", tokens, needed)]
-        series += store_series(self.points, self.verdicts) + link_series(self.points)
-        return Chart(
-            "Bandwidth at which loading is as fast as computing",
-            ChartShape.LOAD,
-            Unit.COUNT,
-            Unit.BYTES_PER_S,
-            series,
-            x_title="tokens of the prefix",
-            y_title="bandwidth",
-        )
+        return chart_of([("break-even bandwidth", self)])
 
     def _requests_table(self) -> ReportTable:
         columns = [
@@ -283,25 +271,37 @@ class BreakEven:
         return html_table(["prefix tokens", "KV cache", "compute", "break-even"], rows)
 
 
-def store_series(points: Sequence[PrefixPoint], verdicts: Sequence[StoreVerdict]) -> list[Series]:
-    """Return the bandwidth that each store reaches for prefixes of each length."""
+def chart_of(engines: Sequence[tuple[str, BreakEven]]) -> Chart:
+    """Return the bandwidth that each engine needs, by its label, and that of stores and links.
+
+    The stores are those of the first engine: all load the same bytes of their own models.
+    """
+    points, verdicts = engines[0][1].points, engines[0][1].verdicts
     tokens = [float(point.tokens) for point in points]
-    series = []
+    series = [
+        Series(
+            label,
+            [float(point.tokens) for point in engine.points],
+            [point.break_even_bytes_per_s for point in engine.points],
+        )
+        for label, engine in engines
+    ]
     for verdict in verdicts:
         name = verdict.store.name
         rates = [point.kv_bytes / point.load_ns[name] * NS_PER_S for point in points]
         series.append(Series(f"{name}, latency included", tokens, rates))
-    return series
-
-
-def link_series(points: Sequence[PrefixPoint]) -> list[Series]:
-    """Return the limits of links of today, over the lengths of `points`."""
-    ends = [float(points[0].tokens), float(points[-1].tokens)]
-    limits = {
-        link: gigatransfers * 1e9 * _PCIE_CODING / 8
-        for link, gigatransfers in _LINK_GT_PER_S.items()
-    }
-    return [Series(link, ends, [limit, limit]) for link, limit in limits.items()]
+    for link, gigatransfers in _LINK_GT_PER_S.items():
+        limit = gigatransfers * 1e9 * _PCIE_CODING / 8
+        series.append(Series(link, [tokens[0], tokens[-1]], [limit, limit]))
+    return Chart(
+        "Bandwidth at which loading is as fast as computing",
+        ChartShape.LOAD,
+        Unit.COUNT,
+        Unit.BYTES_PER_S,
+        series,
+        x_title="tokens of the prefix",
+        y_title="bandwidth",
+    )
 
 
 def break_even(

@@ -14,12 +14,9 @@ from typing import Final
 from kvtrace.core import pl
 from kvtrace.core.document.document import (
     Chapter,
-    Chart,
-    ChartShape,
     Document,
     ReportColumn,
     ReportTable,
-    Series,
     Sheet,
     Unit,
     table_of,
@@ -35,8 +32,7 @@ from kvtrace.curves.break_even import (
     BreakEven,
     StoreVerdict,
     break_even,
-    link_series,
-    store_series,
+    chart_of,
 )
 from kvtrace.llm.catalogue import find_model
 from kvtrace.requests.registry import read_requests
@@ -117,27 +113,9 @@ class EngineComparison:
                 for number, verdict in enumerate(engine.verdicts)
             }
             rows.append(row)
+        chart = chart_of([(f"break-even, {engine.name}", engine) for engine in self.engines])
         title = "break-even bandwidth of each engine"
-        return table_of(title, Sheet.SUMMARY, columns, rows, charts=(self._chart(),))
-
-    def _chart(self) -> Chart:
-        """Return the bandwidth that each engine needs, and that of each store."""
-        series = []
-        for engine in self.engines:
-            tokens = [float(point.tokens) for point in engine.points]
-            needed = [point.break_even_bytes_per_s for point in engine.points]
-            series.append(Series(f"break-even, {engine.name}", tokens, needed))
-        points = self.engines[0].points
-        series += store_series(points, self.engines[0].verdicts) + link_series(points)
-        return Chart(
-            "Bandwidth at which loading is as fast as computing",
-            ChartShape.LOAD,
-            Unit.COUNT,
-            Unit.BYTES_PER_S,
-            series,
-            x_title="tokens of the prefix",
-            y_title="bandwidth",
-        )
+        return table_of(title, Sheet.SUMMARY, columns, rows, charts=(chart,))
 
     def _notes(self) -> list[str]:
         return list(dict.fromkeys(note for engine in self.engines for note in engine.notes))

@@ -12,7 +12,7 @@ import msgspec
 
 from kvtrace.core.document.document import Chart, Document
 from kvtrace.core.document.explorer import Choice, Explorer, Price
-from kvtrace.core.units import format_bytes
+from kvtrace.core.units import BYTES_PER_GB, format_bytes
 from kvtrace.curves.break_even import model_break_even
 from kvtrace.curves.points import Point, Stack
 from kvtrace.curves.size import Sizing, Target
@@ -23,7 +23,6 @@ from kvtrace.sim.baseline import slower_note
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import ns_of
 
-_GB = 10**9
 _DEFAULT_GPU = "h100"
 """The GPU of the break-even picture if computing takes no time."""
 
@@ -98,7 +97,7 @@ def _explorer(
     points.sort(key=lambda point: [point.capacities[role] or 0 for role in roles])
     if sizing.chosen in points:
         answer = points.index(sizing.chosen)
-    currency = "" if prices else f"{examples.currency}"
+    currency = "" if prices else examples.currency
     quantile, limit_ns = target.first_token or ("", None)
     fixed = target.fixed()
     works = replace(fixed, without_offload=None, may_stall=False)
@@ -112,7 +111,7 @@ def _explorer(
             for point in points
         ],
         prices=[
-            Price(sizing.labels[role], byte_prices[role] * _GB, f"{currency}/GB".lstrip())
+            Price(sizing.labels[role], byte_prices[role] * BYTES_PER_GB, f"{currency}/GB".lstrip())
             for role in roles
         ],
         cost=currency or "units of price",

@@ -43,8 +43,6 @@ OVERLOADED: Final = "GPU OVERLOADED"
 """The beginning of what is said of a GPU that cannot keep up with its prompts."""
 LONGEST_WAIT_NS: Final = 60 * NS_PER_S
 """Mean wait of a prompt for the GPU above which a closed loop is called overloaded."""
-
-
 LARGE_FLEET: Final = 32
 """Nodes from which on a fleet takes so much memory that its baseline is simulated before it."""
 

@@ -363,8 +363,8 @@ def plan(
     """Find the cache that reaches a target at the least cost a month: DRAM, storage and router.
 
     Each fleet of the price list is a simulation, in the order of its cost to own, until none is
-    left that could be cheaper. Drives are amortised, or their endurance is exhausted sooner; a bucket is paid by
-    request and byte. The cheapest is simulated again with an engine that restarts, and with a node
+    left that could be cheaper. Drives are amortised, or their endurance is exhausted sooner; a
+    bucket is paid by request and byte. The cheapest is simulated again with an engine that restarts, and with a node
     that is lost.
 
     Args:

@@ -34,6 +34,7 @@ from kvtrace.core.parameters import named, setting
 from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import (
+    BYTES_PER_GB,
     NS_PER_S,
     format_duration,
     parse_bytes,
@@ -693,9 +694,8 @@ class Plan:
             for size in (*medium.sizes, "-")
         ]
         currency = self.prices.currency
-        prices = [Price("DRAM", self.byte_prices[str(self.prices.dram.price)] * 1e9, "/GB")]
-        prices.append(Price("storage", 1.0, "x"))
-        prices[0] = replace(prices[0], unit=f"{currency}/GB")
+        dram_price = self.byte_prices[str(self.prices.dram.price)] * BYTES_PER_GB
+        prices = [Price("DRAM", dram_price, f"{currency}/GB"), Price("storage", 1.0, "x")]
         return Explorer(
             rows="DRAM a node",
             columns="store",

@@ -100,6 +100,8 @@ class Series:
     """A description of each point, or the text in each cell of a map."""
     is_joined: bool = True
     """Whether a line connects the points."""
+    legend: str = ""
+    """Its name in the legend, which series that belong together share; empty: the label."""
 
 
 class ChartShape(StrEnum):

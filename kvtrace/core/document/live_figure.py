@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from kvtrace.core import bokeh
-from kvtrace.core.document.picture import Picture, PlotAxis, PlotBoxes, PlotLine, legend_entries
+from kvtrace.core.document.picture import Picture, PlotAxis, PlotBoxes, PlotLine
 from kvtrace.core.json_types import JsonObject
 
 HEIGHT_PIXELS = 300
@@ -38,7 +38,7 @@ _LEGEND_SAMPLE_PIXELS, _LEGEND_LETTER_PIXELS, _LEGEND_ROW_PIXELS = 40, 7, 20
 _MANY_DECADES: Final = 3
 
 Renderers = list[tuple[str, list[Any]]]
-"""The label of each series, and the Bokeh renderers that draw it."""
+"""The name of each series in the legend, and the Bokeh renderers that draw it."""
 
 
 def build_live_figure(picture: Picture) -> str:
@@ -64,7 +64,7 @@ def build_live_figure(picture: Picture) -> str:
     _set_axis(plot.yaxis, plot.y_range, picture.y, picture.coordinates(is_x=False))
     renderers: Renderers = []
     for line in picture.lines:
-        renderers.append((line.label, _draw_line(plot, picture, line)))
+        renderers.append((line.legend or line.label, _draw_line(plot, picture, line)))
     for boxes in picture.boxes:
         renderers.append((boxes.label, [_draw_boxes(plot, picture, boxes)]))
     _draw_marks(plot, picture)
@@ -243,9 +243,12 @@ def _draw_marks(plot: Any, picture: Picture) -> None:
 
 def _add_legend(plot: Any, renderers: Renderers) -> None:
     """Add the labels of the series above the plot, unless there is only one."""
-    if len(renderers) < 2:  # noqa: PLR2004 - the title names a single series
+    entries = {
+        label: [part for name, series in renderers if name == label for part in series]
+        for label, _ in renderers
+    }
+    if len(entries) < 2:  # noqa: PLR2004 - the title names a single series
         return
-    entries = legend_entries([label for label, _ in renderers])
     longest_label = max(map(len, entries))
     label_pixels = _LEGEND_SAMPLE_PIXELS + longest_label * _LEGEND_LETTER_PIXELS
     columns = max(1, _LEGEND_PIXELS // label_pixels)
@@ -262,11 +265,6 @@ def _add_legend(plot: Any, renderers: Renderers) -> None:
         "background_fill_color": None,
         "label_text_color": "#75808c",
     }
-    items = [
-        bokeh.LegendItem(
-            label=label, renderers=[part for place in places for part in renderers[place][1]]
-        )
-        for label, places in entries.items()
-    ]
+    items = [bokeh.LegendItem(label=label, renderers=series) for label, series in entries.items()]
     legend = bokeh.Legend(items=items, click_policy="hide", orientation="horizontal", **style)
     plot.add_layout(legend, "above")

@@ -9,14 +9,12 @@ so that the drawing on a screen (live_figure.py) and on paper (svg_figure.py) sh
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from kvtrace.core.document.document import Chart, ChartShape, Series, Unit
 
-_TRIAL = re.compile(r" trial \d+$")
 COLOURS: Final = ("read", "write", "delete", "fourth", "fifth", "sixth")
 """Names of the colours; each way of drawing has its own shades of them."""
 _OPERATION_COLOURS: Final = {
@@ -81,25 +79,6 @@ class PlotAxis:
         return f"{self.title} ({self.unit})" if self.unit else self.title
 
 
-def legend_entries(labels: Sequence[str]) -> dict[str, list[int]]:
-    """Return the entries of a legend, each with the places of its series in `labels`.
-
-    The trials of one side, which have one colour, share an entry.
-
-    >>> legend_entries(["a trial 1", "a trial 2", "b"])
-    {'a, 2 trials': [0, 1], 'b': [2]}
-    """
-    places: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(_TRIAL.sub("", label), []).append(place)
-    return {
-        f"{label}, {len(found)} trials"
-        if len(found) > 1 and _TRIAL.search(labels[found[0]])
-        else label: found
-        for label, found in places.items()
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class PlotLine:
     """One line, or one set of points."""
@@ -112,6 +91,8 @@ class PlotLine:
     """A description of each point, shown under the pointer."""
     is_joined: bool = True
     """Whether a line connects the points."""
+    legend: str = ""
+    """Its name in the legend, which lines may share; empty: the label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +176,7 @@ def _build_lines(chart: Chart) -> Picture:
                 _round(height / y_scale for height in heights),
                 texts=series.texts,
                 is_joined=series.is_joined,
+                legend=series.legend,
             )
         )
     marks = tuple((position / x_scale, label) for position, label in chart.marks)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from kvtrace.core.document.picture import COLOURS, Picture, PlotAxis, legend_entries
+from kvtrace.core.document.picture import COLOURS, Picture, PlotAxis
 from kvtrace.core.json_types import JsonObject
 
 SIZE_INCHES = (5.0, 2.7)
@@ -61,7 +61,8 @@ def _plot_area(picture: Picture) -> tuple[float, float, float, float]:
     legend_rows = 0
     if picture.marks:
         # The legend stands above the plot, two names in a row.
-        names = len(picture.lines) + len(picture.boxes) + len(picture.marks)
+        lines = {line.legend or line.label for line in picture.lines}
+        names = len(lines) + len(picture.boxes) + len(picture.marks)
         legend_rows = (names + 1) // 2
     width, height = (_POINTS_PER_INCH * inches for inches in SIZE_INCHES)
     return (
@@ -99,10 +100,12 @@ def draw_axes(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
         if picture.marks:
             # Marks cross the whole plot and leave no corner free: the legend stands above.
             position = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 2}
+        # Lines that share a name have one entry.
         handles, labels = axes.get_legend_handles_labels()
-        entries = legend_entries(labels)
-        shown = [handles[places[0]] for places in entries.values()]
-        axes.legend(shown, list(entries), frameon=False, labelcolor=ink, fontsize=8, **position)
+        entries = dict(zip(labels, handles, strict=True))
+        axes.legend(
+            entries.values(), entries.keys(), frameon=False, labelcolor=ink, fontsize=8, **position
+        )
 
 
 def _draw_content(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
@@ -116,7 +119,7 @@ def _draw_content(axes: Any, picture: Picture, inks: Mapping[str, str]) -> None:
             "linestyle": _DASHES[line.colour] if line.is_joined else "none",
             "linewidth": 1.4,
         }
-        axes.plot(line.x, line.y, label=line.label, **style, **marker)
+        axes.plot(line.x, line.y, label=line.legend or line.label, **style, **marker)
     for boxes in picture.boxes:
         sides = list(zip(boxes.left, boxes.right, boxes.bottom, boxes.top, strict=True))
         corners = [
