@@ -67,9 +67,11 @@ def test_a_light_load_keeps_pace(trace: Path, device: Path, tmp_path: Path) -> N
 
 
 def test_busy_processors_are_named(trace: Path, device: Path, tmp_path: Path) -> None:
+    # A scheduler wakes a sleeper first, so that equals of the replay hardly delay it: the busy
+    # processes have a higher priority.
     with ExitStack() as stack:
         for _ in range(2 * (os.cpu_count() or 1)):
-            busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+            busy = subprocess.Popen(["nice", "-n", "-5", sys.executable, "-c", "while True: pass"])
             stack.callback(busy.wait)
             stack.callback(busy.kill)
         found = verdict(trace, tmp_path / "run", "--tier", f"nvme={device}", "--speed", 1)
