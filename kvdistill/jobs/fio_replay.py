@@ -682,17 +682,33 @@ def _sample_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -
     return values
 
 
+def _bursts_of(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `sizes` of bursts scaled to a sum of `count` operations, each of at least one.
+
+    No more than `count` bursts are returned.
+    """
+    beyond_one = sizes[:count] - 1
+    if not beyond_one.any():
+        beyond_one += 1
+    left = count - len(beyond_one)
+    ends = np.rint(np.cumsum(beyond_one) * (left / beyond_one.sum())).astype(np.int64)
+    return np.diff(ends, prepend=0) + 1
+
+
 def _sampled_times(
     profile: Profile, count: int, runtime_ns: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Return due times of `count` operations in microseconds, with the profile's bursts and gaps."""
+    """Return due times of `count` operations in microseconds, with the profile's bursts and gaps.
+
+    The bursts are a stratified sample, whole: an operation waits for those of its own burst, so
+    the queue depth hangs on the few largest bursts, of which random draws have too many or none.
+    """
     arrivals = profile.arrivals
     assert arrivals is not None
-    mean_burst = count / max(1, round(count * arrivals.instants / profile.ops))
-    bursts = _sample_slots(arrivals.bursts, 2 * int(count / mean_burst) + 8, rng)
-    bursts = bursts[: int(np.searchsorted(np.cumsum(bursts), count)) + 1]
+    burst_count = max(1, round(count * arrivals.instants / profile.ops))
+    bursts = _bursts_of(count, _sample_slots(arrivals.bursts, burst_count, rng))
     gaps = _sample_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
     starts = np.concatenate([[0.0], np.cumsum(gaps)])
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]
-    return (FIRST_US + np.repeat(starts, bursts)[:count] * (1_000_000 / NS_PER_S)).astype(np.int64)
+    return (FIRST_US + np.repeat(starts, bursts) * (1_000_000 / NS_PER_S)).astype(np.int64)

@@ -56,6 +56,7 @@ _NO_REUSE = (
 ISSUE_DEPTH, BUSY_DEPTH = "queue depth at issue", "queue depth while busy"
 SIZES, DEPTH, GAPS = "block-size mismatch", "queue depth", "gaps between arrivals, KS"
 END = "end of the replay"
+READS = "read share"
 IO_RATE, BYTE_RATE, MISS_RATIOS = "I/Os a second", "bytes a second", "miss-ratio curve"
 
 
@@ -184,7 +185,7 @@ def _one_sided(source_share: float, job_share: float) -> Verdict | None:
     if source_share != job_share or 0 < source_share < 1:
         return None
     missing = "written" if source_share else "read"
-    return Verdict("read share", "within 1.5 %", None, None, f"nothing is {missing}")
+    return Verdict(READS, "within 1.5 %", None, None, f"nothing is {missing}")
 
 
 def judge(
@@ -249,7 +250,7 @@ def judge(
 
     rows = [
         _one_sided(source.read_share, figures.read_share)
-        or judged("read share", "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
+        or judged(READS, "within 1.5 %", read_share, RATE_TARGET, chance.read_share),
         judged(IO_RATE, "within 1.5 %", rate, RATE_TARGET, chance.ios_per_s, late_note),
         judged(
             BYTE_RATE,
@@ -362,7 +363,7 @@ def _explained(verdict: Verdict, compared: Compared) -> Verdict:
         return msgspec.structs.replace(verdict, passes=None, reason=_NO_TIME)
     if verdict.name == MISS_RATIOS and mode is FioMode.STAT:
         return msgspec.structs.replace(verdict, reason=_NO_REUSE)
-    if compared.is_replayed and verdict.name in (IO_RATE, SIZES) and figures.has_same_ios:
+    if compared.is_replayed and verdict.name in (READS, IO_RATE, SIZES) and figures.has_same_ios:
         return _without_extent_splits(verdict, compared)
     is_deeper = (figures.mean_depth or 0) > (source.mean_depth or 0)
     has_no_waits = compared.is_replayed and mode is not FioMode.STAT and not compared.has_lanes
@@ -394,13 +395,16 @@ def _without_extent_splits(verdict: Verdict, compared: Compared) -> Verdict:
 
     Both sides issued the same I/Os, to files of their own. A filesystem splits an I/O that crosses
     the end of an extent, and the extents of the two files differ. So the rate of the I/Os that were
-    issued is judged, and a difference in sizes that these splits explain is no miss.
+    issued is judged, and a difference in sizes that these splits explain is no miss. The read shares
+    of the I/Os that were issued are equal, because the I/Os are.
     """
     issued, sides = compared.issued, (compared.figures, compared.source)
     splits = [0 if side.requests is None else side.requests - issued for side in sides]
     if min(splits) < 0 or not 0 < max(splits) <= _MAX_SPLIT_SHARE * issued:
         return verdict
     reason = f"{max(splits):,} of {issued:,} I/Os were split at the ends of file extents"
+    if verdict.name == READS:
+        return msgspec.structs.replace(verdict, value=0.0, passes=True, reason=reason)
     if verdict.name == SIZES:
         # Each split replaces one request by two of other sizes.
         is_explained = (verdict.value or 0) <= SIZE_TV_TARGET + 2 * sum(splits) / issued

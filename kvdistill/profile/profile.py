@@ -158,7 +158,7 @@ class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     read_bytes: list[int]
     write_bytes: list[int]
     instants: int
-    """Distinct times; operations due at one time are a burst."""
+    """Distinct times, in whole microseconds; operations due at one time are a burst."""
     bursts: list[Slot]
     """Histogram of the number of operations at one instant."""
     gaps: list[Slot]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from conftest import run_cli, write_trace
@@ -69,6 +71,26 @@ def test_a_seed_draws_the_same(tmp_path):
     assert np.array_equal(one["offset"], same["offset"])
     assert np.array_equal(one["us"], same["us"])
     assert not np.array_equal(one["us"], other["us"])
+
+
+def test_bursts_are_kept_whole(tmp_path):
+    """40 single writes, 8 bursts of 24, and one burst of 500 of which 192 are due 1 ns earlier."""
+    bursts = [*[1] * 40, *[24] * 8]
+    rows, places = [], itertools.count()
+    for index, size in enumerate(bursts):
+        rows += [io(index * 10.0, "write", next(places), BLOCK) for _ in range(size)]
+    end_ms = len(bursts) * 10
+    rows += [io(end_ms + 1e-4, "write", next(places), BLOCK) for _ in range(192)]
+    rows += [io(end_ms + 1e-4 + 1e-6, "write", next(places), BLOCK) for _ in range(308)]
+    profile = distil_rows(tmp_path, rows).profile
+    assert profile.arrivals.instants == 49
+    mean_burst = (40 + 8 * 24**2 + 500**2) / (40 + 8 * 24 + 500)
+    for seed in range(10):
+        drawn, _span_bytes = sample_operations(profile, profile.span_ns, seed)
+        sizes = np.unique(drawn["us"], return_counts=True)[1]
+        assert (len(sizes), sizes.sum()) == (49, len(rows))
+        # A slot of the histogram is up to 1/16 wide.
+        assert (sizes**2).sum() / sizes.sum() == pytest.approx(mean_burst, rel=1 / 8)
 
 
 def test_the_reuse_job_of_many_operations_is_shorter(tmp_path, monkeypatch):
