@@ -10,14 +10,12 @@ from typing import Annotated
 from kvdistill.commands import completion
 from kvdistill.commands.options import SOURCE, Json, Source, Tier, WindowArguments
 from kvdistill.jobs.job import PROFILE, JobOptions, make_folder
+from kvdistill.jobs.simulated_source import simulate_source
 from kvtrace.core.app import Force, log, option, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.files import check_new
-from kvtrace.core.run.run_file import generate
-from kvtrace.core.schema import TRACE
-from kvtrace.core.tables import open_table
 from kvtrace.core.temporary import temporary_folder
 
 
@@ -49,10 +47,6 @@ def profile(
     distilled.save(output)
     log(f"wrote {output}")
     answer(distilled, lambda: Document("", "", [profile_chapter(distilled)]), as_json=json)
-
-
-_LONGER_DURATIONS = ("5min", "20min", "1h", "4h")
-"""Simulated times to try until the drive is read: a cache is only written while it fills."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,27 +148,7 @@ def _source(
             "name one INPUT, or say what to simulate: --preset, --model, --users and --duration, or"
             " --gen with any options of `kvtrace gen`"
         )
-    trace_path = output / "trace.parquet"
     output.mkdir(parents=True, exist_ok=True)
-    generate(command_line, trace_path)
-    if simulated.has_default_duration and not _reads(trace_path, tier):
-        for duration in _LONGER_DURATIONS:
-            log(f"nothing is read yet: simulating {duration} instead")
-            # The notes of the first simulation hold for this one, too.
-            generate(f"{command_line} --duration {duration} --quiet", trace_path)
-            if _reads(trace_path, tier):
-                break
-        else:
-            log(
-                "nothing is read in 4 h either: faster tiers hold everything; the first duration is used"
-            )
-            generate(f"{command_line} --quiet", trace_path)
-    return trace_path, tier or open_table(trace_path, TRACE).meta.tiers[-1].name
-
-
-def _reads(trace: Path, tier: str | None) -> bool:
-    """Return whether the trace reads from `tier`, by default from its slowest one."""
-    stats = open_table(trace, TRACE).meta.stats or {}
-    tiers = [entry for entry in stats.get("tiers", []) if tier in (None, entry["name"])]
-    # Tiers of single nodes (nvme@3) are not counted in a fleet's sums.
-    return not tiers or tiers[-1]["read_bytes"] > 0
+    return simulate_source(
+        command_line, output, tier, may_last_longer=simulated.has_default_duration, tell=log
+    )

@@ -107,7 +107,13 @@ def import_files(
         if summary is None:
             summary = summary_of_ops(outdir / OPS_FILE, options.format)
         run = _run_file(imported, summary, metadata, files[0].name, started)
-        write_json(outdir / RUN_FILE, seal(run))
+        try:
+            sealed = seal(run)
+        except msgspec.ValidationError as error:
+            raise TraceError(
+                f"a number is beyond what a run holds: {error}", path=files[0]
+            ) from None
+        write_json(outdir / RUN_FILE, sealed)
         written_files.append(RUN_FILE)
     imported.account.files = written_files
     return imported.account

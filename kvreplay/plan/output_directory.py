@@ -19,6 +19,10 @@ from kvtrace.core.run.run_file import (
     TRIALS_FILE,
 )
 from kvtrace.core.tables import objects_path
+from kvtrace.core.temporary import sweep
+
+_RUN_FOLDERS = ("*/", "*/*/", "*/*/*/")
+"""Where an experiment has its runs: those of a scorecard are in a folder of each stack."""
 
 
 def check_output(path: Path, *, is_forced: bool) -> None:
@@ -81,10 +85,17 @@ def remove_stale(path: Path, new_names: Collection[str]) -> None:
 
 
 def make_directory(path: Path, manifest: str) -> None:
-    """Create `path`, and remove an old `manifest` from it, which must not lie beside new results."""
+    """Create `path`, and remove an old `manifest` from it, which must not lie beside new results.
+
+    Temporary files of ended processes are removed from the folders of runs below it, too: the new
+    runs may have other names.
+    """
     try:
         path.mkdir(exist_ok=True)
         (path / manifest).unlink(missing_ok=True)
+        for pattern in _RUN_FOLDERS:
+            for folder in path.glob(pattern):
+                sweep(folder)
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from None
 

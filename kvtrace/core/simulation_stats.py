@@ -1,7 +1,7 @@
 """The counters of a simulation, as the metadata of a trace carries them.
 
 A simulation returns `SimulationStats`; `to_json` writes it into a trace's footer and
-`simulation_stats` reads it from there. Every quantity is in the unit that its name ends in. Counts without a unit are objects, requests or operations.
+`from_json` reads it from there. Every quantity is in the unit that its name ends in. Counts without a unit are objects, requests or operations.
 """
 
 from __future__ import annotations

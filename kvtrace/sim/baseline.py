@@ -19,11 +19,10 @@ from msgspec import UNSET
 from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.simulation_stats import (
     Percentiles,
-    PrefillStats,
     SimulationStats,
     TimeToFirstToken,
 )
-from kvtrace.core.units import NS_PER_S, counted, format_duration
+from kvtrace.core.units import counted, format_duration
 from kvtrace.llm.shape import ModelShape
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.service_level import ServiceLevel
@@ -39,10 +38,6 @@ _SERVED: Final = "requests"
 """What is slower if an offload serves fewer requests."""
 SLOWER: Final = "OFFLOAD IS SLOWER THAN COMPUTING"
 """The beginning of what is said of such an offload."""
-OVERLOADED: Final = "GPU OVERLOADED"
-"""The beginning of what is said of a GPU that cannot keep up with its prompts."""
-LONGEST_WAIT_NS: Final = 60 * NS_PER_S
-"""Mean wait of a prompt for the GPU above which a closed loop is called overloaded."""
 LARGE_FLEET: Final = 32
 """Nodes from which on a fleet takes so much memory that its baseline is simulated before it."""
 
@@ -231,17 +226,3 @@ def slower_percentile(
         if with_ns is not None and without_ns is not None and with_ns > WORSE * without_ns:
             return name
     return _SERVED if WORSE * requests < baseline_requests else None
-
-
-def overload_note(prefill: PrefillStats) -> str | None:
-    """Return what to say if prompts arrive faster than they are computed; None if they do not."""
-    if prefill.load is None and (prefill.mean_wait_ns or 0) > LONGEST_WAIT_NS:
-        # Users that wait for answers send no more than is computed, but wait ever longer.
-        wait = format_duration(prefill.mean_wait_ns)
-        return f"{OVERLOADED}: prompts wait {wait} for the GPU on average"
-    if prefill.load is None or prefill.needed_nodes is None or prefill.load <= 1:
-        return None
-    return (
-        f"{OVERLOADED}: computing the prompts takes {prefill.load:.3g} times the time in which they"
-        f" arrive; at least {counted(prefill.needed_nodes, 'node')} would keep up"
-    )

@@ -24,6 +24,7 @@ from kvtrace.core.document.fleet_chapters import (
 )
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
+from kvtrace.core.overload import overload_note
 from kvtrace.core.simulation_stats import (
     DecodeStats,
     Goodput,
@@ -41,7 +42,7 @@ from kvtrace.core.units import (
     percent,
 )
 from kvtrace.llm.serving import serving_text
-from kvtrace.sim.baseline import overload_note, slower_note
+from kvtrace.sim.baseline import slower_note
 from kvtrace.sim.service_level import ServiceLevel
 
 _STREAMS_SHOWN = 8
@@ -103,7 +104,7 @@ def simulation_document(summary: JsonObject, stats: SimulationStats) -> Document
         headline = f"{goodput_line(stats.goodput)}; {headline}"
     if slower := slower_note(stats.first_token):
         headline = f"{slower}; {headline}"
-    if overload := overload_note(stats.prefill):
+    if overload := overload_note(stats.prefill, stats.first_token):
         headline = f"{overload}; {headline}"
     if stats.fleet is not UNSET:
         headline = f"{fleet_headline(stats.fleet)}; {headline}"

@@ -30,6 +30,7 @@ from kvtrace.core.document.document import (
 )
 from kvtrace.core.document.explorer import Choice, Explorer, Price
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.overload import overload_note
 from kvtrace.core.parameters import named, setting
 from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
@@ -45,7 +46,7 @@ from kvtrace.curves.day_profile import DayProfile, day_share, extrapolation
 from kvtrace.curves.points import Simulated, is_store, roles_of
 from kvtrace.curves.size import Target
 from kvtrace.curves.size_page import ExamplePrices, fixed_note
-from kvtrace.sim.baseline import GPU, overload_note, slower_note, with_baseline
+from kvtrace.sim.baseline import GPU, slower_note, with_baseline
 from kvtrace.sim.fleet import BACK_WITHIN
 from kvtrace.sim.presets.preset import Preset, full_preset_name, load_preset
 from kvtrace.sim.presets.tier import MONTH_S, PRICES, TierSetting
@@ -841,7 +842,7 @@ class Plan:
         if figures is None or figures.first_token is None:
             return []
         first_token = with_baseline(figures.first_token, self.without_offload)
-        overload = None if figures.prefill is None else overload_note(figures.prefill)
+        overload = None if figures.prefill is None else overload_note(figures.prefill, first_token)
         return [warning for warning in (overload, slower_note(first_token)) if warning]
 
     def _describe(self, findings: Findings, candidate: Candidate) -> str:

@@ -253,6 +253,8 @@ def _scratch() -> str | None:
 class _Worker:
     pid: int
     number: int
+    first: int
+    """Its first case."""
 
 
 class Pool:
@@ -289,7 +291,7 @@ class Pool:
             except BaseException:  # noqa: BLE001 - the parent sees it by its exit code
                 os.write(2, traceback.format_exc().encode())
             os._exit(70)
-        return _Worker(pid, number)
+        return _Worker(pid, number, case)
 
     @property
     def done(self) -> tuple[int, int]:
@@ -309,7 +311,10 @@ class Pool:
             if not pid:
                 continue
             self._workers.remove(worker)
-            if status:
+            # A command without memory ends its process, which is this worker. What earlier cases left
+            # in memory is not this case's, so that a fresh worker tries it again.
+            is_retried = status and case != worker.first and _has_no_memory(status)
+            if status and not is_retried:
                 why = (
                     f"no end after {LOST_S} s"
                     if is_lost
@@ -342,6 +347,12 @@ class Pool:
             os.kill(worker.pid, signal.SIGKILL)
             os.waitpid(worker.pid, 0)
         self._workers = []
+
+
+def _has_no_memory(status: int) -> bool:
+    from kvtrace.core.errors import OutOfMemory
+
+    return os.waitstatus_to_exitcode(status) == OutOfMemory.exit_code
 
 
 def _ending(status: int) -> str:

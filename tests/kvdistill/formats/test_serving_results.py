@@ -137,6 +137,17 @@ def test_aiperf_says_the_same_in_both_its_files(tmp_path):
     assert rows.requests_per_s == pytest.approx(found.requests_per_s, abs=0.01)
 
 
+def test_a_count_of_requests_beyond_all_numbers_is_one_error(tmp_path):
+    said = json.loads((SAMPLES / "aiperf-0.13.0.json").read_text())
+    said["request_count"]["avg"] = 2**64 - 1
+    (tmp_path / "a.json").write_text(json.dumps(said))
+    argv = ("kvdistill", "import", "aiperf", tmp_path / "a.json", "-o", tmp_path / "out")
+    done = run_cli(*argv, check=False)
+    assert done.returncode == 3
+    assert "a.json" in done.stderr
+    assert not (tmp_path / "out" / "run.json").exists()
+
+
 def test_aiperf_of_2025_has_its_metrics_in_records(tmp_path):
     def metric(avg: float, unit: str, **more: float) -> dict:
         return {"avg": avg, "unit": unit, "p1": None, **more}

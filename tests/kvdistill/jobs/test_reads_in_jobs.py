@@ -103,3 +103,10 @@ def test_a_drive_that_is_never_read_keeps_its_first_duration(tmp_path):
     profile = json.loads((tmp_path / "jobs" / "profile.json").read_text())
     assert done.stdout.startswith("WRITES ONLY")
     assert profile["span_ns"] < 60e9
+
+
+def test_a_job_of_overloaded_gpus_says_so(tmp_path):
+    load = ("--preset", "lmcache", "--model", "70b", "--tp", 4, "--duration", "20s")
+    for users, is_said in ((1, False), (500, True)):
+        done = run_cli("kvdistill", "fio", *load, "--users", users, "-o", tmp_path / f"{users}")
+        assert ("GPU OVERLOADED" in done.stderr) == is_said

@@ -24,7 +24,7 @@ from whole import read_table
 
 from kvreplay.engine.native_engine import Engine, refusal
 from kvreplay.experiments.trials import Trials
-from kvreplay.plan.output_directory import check_output
+from kvreplay.plan.output_directory import check_output, make_directory
 from kvreplay.plan.replay_config import Config
 from kvreplay.result import run_tables as journals
 from kvreplay.result.run_tables import Journal
@@ -38,6 +38,7 @@ from kvtrace.core.files import write_json
 from kvtrace.core.run.run_file import PARTIAL_OPS_FILE, PARTIAL_RUN_FILE, read_run
 from kvtrace.core.schema import OPS
 from kvtrace.core.tables import objects_path
+from kvtrace.core.temporary import host_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -368,3 +369,14 @@ def test_a_series_that_was_cut_off_is_ours_and_says_what_to_do(tmp_path: Path) -
     with pytest.raises(DeviceError, match="finished run"):
         check_output(output, is_forced=False)
     check_output(output, is_forced=True)
+
+
+def test_what_a_killed_experiment_left_in_its_runs_goes(tmp_path: Path) -> None:
+    # A process of this number has been started at another time, so the owner has ended.
+    left = tmp_path / "card" / "stack" / "users-16" / f".ops.parquet.{host_digest()}-1-1.tmp"
+    left.parent.mkdir(parents=True)
+    left.touch()
+    kept = left.with_name("ops.parquet")
+    kept.touch()
+    make_directory(tmp_path / "card", "scorecard.json")
+    assert (left.exists(), kept.exists()) == (False, True)

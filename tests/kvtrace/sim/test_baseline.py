@@ -11,11 +11,11 @@ import pytest
 
 import kvtrace as kt
 from kvtrace.core.errors import OutOfMemory
+from kvtrace.core.overload import overload_note
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 from kvtrace.sim.baseline import (
     LARGE_FLEET,
     SLOWER,
-    overload_note,
     slower_note,
     slower_percentile,
 )

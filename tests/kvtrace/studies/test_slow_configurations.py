@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import kvtrace as kt
-from kvtrace.core.simulation_stats import PrefillStats
-from kvtrace.sim.baseline import overload_note
+from kvtrace.core.overload import overload_note
+from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
 
 
 def test_a_slow_drive_is_marked_and_is_not_the_best():
@@ -44,3 +44,17 @@ def test_a_closed_loop_that_waits_for_minutes_is_overloaded():
     assert overload_note(PrefillStats(requests=9, mean_wait_ns=3600 * 10**9)).startswith("GPU OVER")
     assert overload_note(PrefillStats(requests=9, mean_wait_ns=10**9)) is None
     assert overload_note(PrefillStats(requests=9, mean_wait_ns=None)) is None
+
+
+def test_users_who_wait_for_a_place_are_an_overload():
+    def waits(with_s: float, without_s: float, for_gpu_s: float = 29) -> bool:
+        times = [
+            dict.fromkeys(Percentiles.__struct_fields__, s * 10**9) for s in (with_s, without_s)
+        ]
+        first = TimeToFirstToken(3132, Percentiles(**times[0]), Percentiles(**times[1]), 3132)
+        return overload_note(PrefillStats(161, int(for_gpu_s * 10**9)), first) is not None
+
+    assert waits(693, 694)
+    assert not waits(20, 694)  # the offload makes them wait less
+    assert not waits(693, 20)  # it makes them wait more, which is another warning
+    assert not waits(90, 90, for_gpu_s=0)  # one long prompt at a time
