@@ -102,7 +102,8 @@ def _latency_ns(text: str) -> int:
 def _drive_store(name: str, drive: DriveFile) -> Store:
     """Return a measured drive: the fastest of its cells with the most reads, and the latency there.
 
-    The latency is the mean time of one I/O of that size alone.
+    The latency is the mean time of one I/O of that size alone, less the time in which the drive
+    transfers its bytes at that rate.
     """
     measured = [cell for cell in drive.cells if cell.bytes_per_s and cell.read is not None]
     most_reads = max(cell.read_share for cell in measured)

@@ -805,15 +805,12 @@ class Plan:
             if (store, router) in rivals:
                 continue
             name = f"{store}, router {router}" if self.nodes > 1 else str(store)
-            highest = percent_beside(
-                max(candidate.hit_ratio for candidate in candidates), asked.hit_ratio
-            )
             if any(asked.is_met(candidate) for candidate in candidates):
                 reason = (
                     "those that reach the target stall the engine, or are slower than computing"
                 )
             else:
-                reason = f"none reaches the target; the highest hit rate is {highest}"
+                reason = f"none reaches the target; {_nearest_figures(asked, candidates)}"
             lines.append(f"{name}: {reason}")
         return lines
 
@@ -1044,3 +1041,28 @@ def rivals_of(findings: Findings) -> dict[tuple[Value, ...], Candidate]:
         if findings.target is not None and findings.target.is_met(candidate):
             rivals.setdefault(kind_of(candidate.knobs), candidate)
     return rivals
+
+
+def _nearest_figures(target: Target, candidates: Sequence[Candidate]) -> str:
+    """Return the best figure that any candidate reaches of each kind that `target` asks for."""
+    clauses = []
+    if target.hit_ratio is not None:
+        highest = max(candidate.hit_ratio for candidate in candidates)
+        clauses.append(f"the highest hit rate is {percent_beside(highest, target.hit_ratio)}")
+    if target.first_token is not None:
+        quantile, _limit_ns = target.first_token
+        times = [candidate.first_token_ns(quantile) for candidate in candidates]
+        shortest = min((time_ns for time_ns in times if time_ns is not None), default=None)
+        name = quantile.removesuffix("_ns").replace("_", ".")
+        clauses.append(
+            f"too few requests for a TTFT {name}"
+            if shortest is None
+            else f"the shortest TTFT {name} is {format_duration(shortest)}"
+        )
+    if (level := target.service_level) is not None:
+        share = max(candidate.goodput_share or 0.0 for candidate in candidates)
+        clauses.append(
+            f"at most {percent_beside(share, level.share)} of requests are within"
+            f" {level.describe()}"
+        )
+    return ", ".join(clauses)
