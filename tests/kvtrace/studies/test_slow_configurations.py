@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+from phrases import shows
+
 import kvtrace as kt
 from kvtrace.core.overload import overload_note
 from kvtrace.core.simulation_stats import Percentiles, PrefillStats, TimeToFirstToken
+from kvtrace.curves.size import Target
+from kvtrace.sim.service_level import parse_service_level
+from kvtrace.studies.plan import _nearest_figures
 
 
 def test_a_slow_drive_is_marked_and_is_not_the_best():
@@ -58,3 +65,18 @@ def test_users_who_wait_for_a_place_are_an_overload():
     assert not waits(20, 694)  # the offload makes them wait less
     assert not waits(693, 20)  # it makes them wait more, which is another warning
     assert not waits(90, 90, for_gpu_s=0)  # one long prompt at a time
+
+
+def test_what_misses_is_named_in_the_terms_of_the_target():
+    def fleet(hits: float, p99_s: float, goodput: float) -> SimpleNamespace:
+        return SimpleNamespace(
+            hit_ratio=hits, first_token_ns=lambda _: p99_s * 10**9, goodput_share=goodput
+        )
+
+    fleets = [fleet(0.5, 3, 0.7), fleet(0.4, 2.5, 0.8)]
+    level = parse_service_level("ttft=2s")
+    assert _nearest_figures(Target(hit_ratio=0.6), fleets) == "the highest hit rate is 50.0 %"
+    assert shows(
+        _nearest_figures(Target(first_token=("p99_ns", 2 * 10**9)), fleets), "p99 … 2.50 s"
+    )
+    assert shows(_nearest_figures(Target(service_level=level), fleets), "80.0 %")
