@@ -6,6 +6,7 @@ Counts worked by hand, the same from plain Python, and from libcachesim.
 from __future__ import annotations
 
 import itertools
+import os
 from collections import Counter
 
 import msgspec
@@ -159,6 +160,8 @@ def skewed(count, objects, skew, seed):
 
 
 def libcachesim_hits(directory, policy, ids, sizes, capacity):
+    # It makes a cache of traces as it is imported, which a user without a home has no place for.
+    os.environ.setdefault("LCS_HUB_CACHE", str(directory / "cache"))
     lcs = pytest.importorskip("libcachesim")
     classes = {
         Policy.LRU: lcs.LRU, Policy.FIFO: lcs.FIFO, Policy.CLOCK: lcs.Clock, Policy.SIEVE: lcs.Sieve,
