@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 # The engines that `make engines` drives; ENGINES="lmcache vllm" takes others. vllm is asked for by name: it is large.
 ENGINES ?= lmcache sglang mooncake
 
-.PHONY: demo test check sanitize native engines fuzz lint fix bench bench-quiet bench-long soak validate docs notebooks man outputs published site site-version dist wheels bpf clean
+.PHONY: demo test bare check sanitize native engines fuzz lint fix bench bench-quiet bench-long soak validate docs notebooks man outputs published site site-version dist wheels bpf clean
 
 $(VENV)/.ready: pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvtrace needs Python 3.11 or later: make PYTHON=python3.x")'
@@ -40,6 +40,10 @@ demo: $(READY)
 # The same in every run, and within minutes: without what is marked `full`.
 test: $(READY)
 	$(PYTEST)
+
+# The same as on a machine that is not the developer's: another user, a checkout that cannot be written, no fio, no compiler. Needs root.
+bare: $(READY)
+	bash tests/project/bare_machine.sh
 
 # The C files whose format is checked: all but the probes, whose object is kept in the repository.
 C_FILES = $(filter-out kvreplay/probes/%,$(shell find kvtrace kvreplay kvdistill -name '*.[ch]'))

@@ -4,7 +4,6 @@
 # Needs root, for a mount namespace of its own; nothing outside it changes.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-make native
 if [ -z "${IS_INSIDE:-}" ]; then
     IS_INSIDE=1 exec unshare --mount bash "$0"
 fi
