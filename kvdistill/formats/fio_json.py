@@ -8,6 +8,7 @@ the state of one run again and again.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -206,7 +207,7 @@ def _read_runs(path: Path) -> tuple[list[_Result], int]:
 
 
 def _json_documents(path: Path) -> list[str]:
-    """Return the JSON objects in the file, each from a line that begins with `{`.
+    """Return the results in the file: JSON objects, one after the other or in an array.
 
     fio writes warnings before a result into the same file, and results in its other formats after
     it. A document that is cut short is returned as it stands, so that its reader can refuse it.
@@ -215,8 +216,9 @@ def _json_documents(path: Path) -> list[str]:
     text = read_bounded(path).decode(errors="replace")
     decoder = json.JSONDecoder()
     documents: list[str] = []
-    end = 0
-    while (begin := _next_object(text, end)) is not None:
+    is_array = text.lstrip().startswith("[")
+    end = text.index("[") + 1 if is_array else 0
+    while (begin := _next_object(text, end, is_array=is_array)) is not None:
         try:
             _, end = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
@@ -225,12 +227,16 @@ def _json_documents(path: Path) -> list[str]:
     return documents or [""]
 
 
-def _next_object(text: str, begin: int) -> int | None:
-    """Return the offset of the next line that begins with `{`, from `begin` on."""
-    if begin == 0 and text.startswith("{"):
-        return 0
-    newline = text.find("\n{", begin)
-    return None if newline < 0 else newline + 1
+_NEXT_OBJECT = re.compile(r"\s*(\{)")
+_NEXT_ELEMENT = re.compile(r"[\s,]*(\{)")
+_NEXT_LINE = re.compile(r"\n(\{)")
+
+
+def _next_object(text: str, begin: int, *, is_array: bool) -> int | None:
+    """Return the offset of the object that follows at `begin`, or else begins a later line."""
+    following = (_NEXT_ELEMENT if is_array else _NEXT_OBJECT).match(text, begin)
+    found = following or _NEXT_LINE.search(text, begin)
+    return None if found is None else found.start(1)
 
 
 def _decode_result(text: str, path: Path) -> _Result:

@@ -71,6 +71,10 @@ NEEDED = ("op", "bytes", "file", "start")
 _ALIASES = {"operation": "op", "t_start": "start"}
 _US_PER_S = 1_000_000
 _TIME = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:?\d{2})$"
+_CLOCK_ERROR_NS = 100
+"""How far the difference of two times may be from a duration by another clock, beside its half."""
+_EARLIEST_UNIX_NS = 10**17
+"""March 1973: smaller numbers count from the log's own zero."""
 _COLUMNS = ("object_id", "offset_bytes", "request_id", "rank")
 """Columns of a trace in addition to those that every window has."""
 _FORBIDDEN = '[\t\n\r"]'
@@ -214,7 +218,8 @@ _NO_OPERATIONS = {
     "LIST and STAT cannot be stored in a kvtrace table": "op IN ('LIST', 'STAT', 'HEAD')",
     "an unknown operation": "op NOT IN ('GET', 'PUT', 'DELETE')",
     "no object name": "file IS NULL",
-    "a start that is not an RFC 3339 time": "start_ns IS NULL",
+    "a start that is neither an RFC 3339 time nor whole ns": "start_ns IS NULL",
+    "whole times that are not in ns, since their difference is not duration_ns": "has_other_unit",
     "bytes that are not a whole number": "bytes IS NULL OR bytes < 0",
 }
 
@@ -284,7 +289,12 @@ def read(files: Sequence[Path], options: ImportOptions, db: duckdb.DuckDBPyConne
             " are dropped"
         ),
     ]
-    return Imported(account, rows, [options.tier or TIER], first_unix_ns=first_ns)
+    has_date = first_ns >= _EARLIEST_UNIX_NS
+    if not has_date:
+        account.notes.append("times are ns since the log's own zero: it has no date")
+    return Imported(
+        account, rows, [options.tier or TIER], first_unix_ns=first_ns if has_date else None
+    )
 
 
 def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
@@ -296,25 +306,32 @@ def _parse(db: duckdb.DuckDBPyConnection, columns: Sequence[str]) -> None:
     duration, count = (
         f"TRY_CAST({column(name)} AS BIGINT)" for name in ("duration_ns", "n_objects")
     )
+    start, end = column("start"), column("end")
+    measured = f"(TRY_CAST({end} AS BIGINT) - TRY_CAST({start} AS BIGINT))"
     db.execute(
         "CREATE OR REPLACE TABLE raw AS SELECT line, upper(op) AS op, nullif(file, '') AS file,"
         f" TRY_CAST(coalesce(nullif(bytes, ''), '0') AS BIGINT) AS bytes, {_ns('start')} AS"
         f" start_ns, coalesce({_ns('end') if 'end' in columns else 'NULL'}, TRY({_ns('start')} +"
         f" {duration})) AS end_ns, coalesce({column('error')}, '') <> '' AS is_failed, {count} AS"
-        " n_objects FROM raw"
+        f" n_objects, coalesce(abs({measured} - {duration}) > {duration} // 2 + {_CLOCK_ERROR_NS},"
+        " false) AS has_other_unit FROM raw"
     )
 
 
 def _ns(name: str) -> str:
-    """Return SQL for the Unix time in ns of a text column; null if it is not a time.
+    """Return SQL for the time in ns of a text column; null if it is not a time.
 
-    No time type of DuckDB has both a zone and nanoseconds.
+    It is an RFC 3339 time, or whole ns since 1970 or since any other time. No time type of DuckDB
+    has both a zone and nanoseconds.
     """
     seconds = f'epoch_us(TRY_CAST("{name}" AS TIMESTAMPTZ)) // 1000000'
     fraction = f"CAST(rpad(regexp_extract(\"{name}\", '\\.(\\d+)', 1), 9, '0') AS BIGINT)"
     # The year 10,000 and later do not fit 64 bits of ns.
     time_ns = f"TRY({seconds} * {NS_PER_S} + {fraction})"
-    return f"if(regexp_matches(\"{name}\", '{_TIME}'), {time_ns}, NULL)"
+    return (
+        f"CASE WHEN regexp_matches(\"{name}\", '{_TIME}') THEN {time_ns}"
+        f' WHEN regexp_matches("{name}", \'^\\d+$\') THEN TRY_CAST("{name}" AS BIGINT) END'
+    )
 
 
 def can_log(path: Path) -> bool:

@@ -51,7 +51,7 @@ _SUSPECT = re.compile(
 _LOOPS = re.compile(r"loop|ut_steps$|_cycles$|recurrence")
 # Suspects by name that leave the cache as it is.
 _HARMLESS = re.compile(
-    r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$"
+    r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$|_multipliers?$"
     r"|^(index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
     r"|global_partial_rotary_factor|global_rope|mamba_ssm_dtype|mamba_ssm_cache_dtype|max_window_layers"
     r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads"
@@ -214,16 +214,28 @@ def _groups(
     if not text.get("use_cla"):
         text.use("cla_share_factor")  # of layers that share a cache, which this model has not
     is_latent = text.get("kv_lora_rank") is not None
+    if is_latent and text.get("use_mla") is False:
+        raise text.error("use_mla", "false, but there is a latent (kv_lora_rank)")
     if text.get("index_head_dim") is not None and not is_latent:
         raise text.error("index_head_dim", "an indexer without kv_lora_rank is not supported")
     groups = _latent(text, kinds, notes) if is_latent else _with_heads(text, kinds)
-    if recurrent := kinds.count(LayerKind.RECURRENT):
+    if recurrent := _recurrent_layer_count(text, kinds):
         groups.append(recurrent_layers(text, recurrent, model_dtype, notes))
     if not is_latent:
         groups += _index_keys(text, kinds, model_dtype)
     return tuple(groups)
 
 
+def _recurrent_layer_count(text: Fields, kinds: list[LayerKind]) -> int:
+    """Return how many layers keep a recurrent state: all of Falcon-H1's, beside their attention."""
+    if text.text("model_type") in _PARALLEL_MAMBA:
+        text.use("mamba_d_ssm", "mamba_use_mlp")
+        return len(kinds)
+    return kinds.count(LayerKind.RECURRENT)
+
+
+_PARALLEL_MAMBA: Final = frozenset(("falcon_h1",))
+"""Classes whose layers all have attention and Mamba side by side."""
 _ATTENTION_KINDS = (LayerKind.FULL, LayerKind.SLIDING, LayerKind.CHUNKED)
 _HEAD_FIELDS = frozenset(("num_attention_heads", "num_key_value_heads", "head_dim", "v_head_dim"))
 # What a layer may have of its own without any effect on its cache.
@@ -521,7 +533,15 @@ def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> shapes.KvDty
     for fields in (text, config):
         for name in ("dtype", "torch_dtype"):
             if fields.get(name) is not None:
-                return shapes.parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
+                dtype = shapes.parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
+                if dtype is not shapes.KvDtype.FP32:
+                    return dtype
+                # vLLM and SGLang cast what was trained in 32 bits, unless they are told not to.
+                notes.append(
+                    f"{name} float32: engines serve such a model in 16 bits, so its cache is taken as"
+                    f" bf16; or {named_parameter('kv_dtype', 'fp32')}"
+                )
+                return shapes.KvDtype.BF16
     notes.append(
         "config.json names no dtype (torch_dtype): taken as bf16, as such models are released; or"
         " --kv-dtype"
@@ -542,9 +562,15 @@ def _kv_dtype(
             quantised.text("kv_cache_scheme") or "", f"{quantised.where}: kv_cache_scheme"
         )
     if (scheme := quantised.nested("kv_cache_scheme")) is not None:
-        dtypes = {("float", 8): shapes.KvDtype.FP8, ("int", 8): shapes.KvDtype.INT8}
+        dtypes = {
+            ("float", 8): shapes.KvDtype.FP8,
+            ("int", 8): shapes.KvDtype.INT8,
+            # NVFP4 has a scale for 16 values; what has one for another number is something else.
+            ("float", 4): shapes.KvDtype.NVFP4,
+        }
         key = (scheme.text("type"), scheme.integer("num_bits"))
-        if key not in dtypes:
+        is_other = key == ("float", 4) and scheme.get("group_size") != shapes.NVFP4_SCALE_VALUES
+        if key not in dtypes or is_other:
             raise quantised.error(
                 "kv_cache_scheme", f"unknown scheme {key}: set {named_parameter('kv_dtype')}"
             )
@@ -892,6 +918,13 @@ _DEFAULTS: Final[dict[str, dict[str, int]]] = {
         "sliding_window_pattern": 6,
         "max_position_embeddings": 131_072,
     },
+    "gemma2": {
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "sliding_window": 4096,
+        "max_position_embeddings": 8192,
+    },
     "opt": {"max_position_embeddings": 2048},
     "falcon": {"max_position_embeddings": 2048},
     "jamba": {"num_key_value_heads": 8, "max_position_embeddings": 262_144},
@@ -929,6 +962,10 @@ def completed(text: Fields, notes: list[str]) -> Fields:  # noqa: C901 - a case 
         )
     if kind == "nemotron-nas":
         tree |= _of_blocks(text)
+    if kind == "deepseek_v2":
+        tree = _without_latent(tree)
+    if kind.startswith("step3"):
+        tree |= _step_heads(text) | _step_kinds(tree)
     if kind.startswith(_LONGCAT):
         tree["num_hidden_layers"] = _longcat_blocks(text)
         text.use("num_layers")
@@ -970,6 +1007,45 @@ def _longcat_blocks(text: Fields) -> int:
             "num_hidden_layers", f"{blocks} is neither num_layers(={layers}) nor twice as many"
         )
     return 2 * layers
+
+
+def _without_latent(tree: JsonObject) -> JsonObject:
+    """Return the fields of a DeepSeek V2 without a latent, such as DeepSeek-OCR's.
+
+    Its parts of a head are 0, and heads are as wide as a plain model's. Others are unchanged.
+    """
+    parts = ("qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    if any(tree.get(part) for part in ("kv_lora_rank", *parts)):
+        return tree
+    plain: JsonObject = tree | dict.fromkeys(parts)
+    hidden, heads = tree.get("hidden_size"), tree.get("num_attention_heads")
+    if isinstance(hidden, int) and isinstance(heads, int) and heads > 0 and hidden % heads == 0:
+        plain.setdefault("head_dim", hidden // heads)
+    return plain
+
+
+def _step_heads(text: Fields) -> JsonObject:
+    """Return the heads of Step 3 and 3.5 by the usual names; layers with a window have their own."""
+    fields: JsonObject = {}
+    if text.get("num_key_value_heads") is None:
+        fields["num_key_value_heads"] = text.integer("num_attention_groups")
+    other = text.nested("attention_other_setting")
+    if other is not None:
+        if other.text("attention_type") != "sliding_attention":
+            raise other.error("attention_type", "only sliding_attention is supported")
+        fields["swa_num_key_value_heads"] = other.integer("num_attention_groups")
+        fields["swa_num_attention_heads"] = other.integer("num_attention_heads")
+        fields["swa_head_dim"] = other.integer("head_dim")
+    return fields
+
+
+def _step_kinds(tree: JsonObject) -> JsonObject:
+    """Return the kinds of the layers of Step 3.5, which also lists those that predict further tokens."""
+    layers, types = tree.get("num_hidden_layers"), tree.get("layer_types")
+    predictors = tree.get("num_nextn_predict_layers")
+    if not (isinstance(types, list) and isinstance(layers, int) and isinstance(predictors, int)):
+        return {}
+    return {"layer_types": types[:layers] if len(types) == layers + predictors else types}
 
 
 def _falcon_heads(text: Fields, *, is_new: bool) -> int:
@@ -1046,7 +1122,7 @@ def count_parameters(fields: Fields) -> tuple[int, int]:
     kinds = layer_kinds(text, [])
     # A token looks its embedding up, but computes with all of the output's.
     common = 2 * _count(text, "vocab_size") * hidden
-    common += kinds.count(LayerKind.RECURRENT) * _recurrence(text, hidden)
+    common += _recurrent_layer_count(text, kinds) * _recurrence(text, hidden)
     common += sum(k not in (LayerKind.RECURRENT, LayerKind.NONE) for k in kinds) * _attention(
         text, hidden, heads
     )

@@ -1,7 +1,8 @@
 """AIPerf's per-request records (`profile_export.jsonl`): what its benchmark sent, a request a line.
 
 `metadata` has the times and the conversation, `metrics` the lengths. Records of the warm-up, and
-records without lengths (of requests that failed), are left out with a note.
+records without lengths (of requests that failed), are left out with a note. Where the length of an
+answer is missing, it is that of its reasoning and of what came after.
 """
 
 from __future__ import annotations
@@ -30,14 +31,27 @@ class _Tokens(msgspec.Struct):
 class _Metrics(msgspec.Struct):
     input_sequence_length: _Tokens | None = None
     output_sequence_length: _Tokens | None = None
+    output_token_count: _Tokens | None = None
+    """The answer without its reasoning."""
+    reasoning_token_count: _Tokens | None = None
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """The tokens of the answer; None if nothing says so."""
+        parts = [self.output_sequence_length]
+        if self.output_sequence_length is None:
+            parts = [self.output_token_count, self.reasoning_token_count]
+        given = [tokens.value for tokens in parts if tokens is not None]
+        return sum(given) if given else None
 
 
 class _Record(msgspec.Struct):
     metadata: _Metadata
-    metrics: _Metrics
+    metrics: _Metrics | None = None
+    """Null for a request that failed."""
 
 
-@reading.source(lambda start: start.is_json_with("metadata", "metrics", "request_start_ns"))
+@reading.source(lambda start: start.has_json_with("metadata", "metrics", "request_start_ns"))
 def aiperf(path: Path) -> reading.Requests:
     """Read the requests of AIPerf's records at `path`.
 
@@ -46,21 +60,22 @@ def aiperf(path: Path) -> reading.Requests:
     Raises:
         TraceError: if a line is no such record, or none has the length of a prompt.
     """
-    lines = reading.JsonLines(path, _Record)
+    lines = reading.JsonLines(path, _Record, may_be_indented=True)
     requests = reading.Gathered()
-    warm_up = without_length = 0
+    warm_up = without_length = without_answer = 0
     for _number, record in lines:
-        if record.metadata.benchmark_phase == "warmup":
+        if record.metadata.benchmark_phase.lower() == "warmup":
             warm_up += 1
             continue
-        prompt, answer = record.metrics.input_sequence_length, record.metrics.output_sequence_length
-        if prompt is None:
+        if record.metrics is None or record.metrics.input_sequence_length is None:
             without_length += 1
             continue
+        answer_tokens = record.metrics.answer_tokens
+        without_answer += answer_tokens is None
         requests.add(
             record.metadata.request_start_ns,
-            prompt.value,
-            0 if answer is None else answer.value,
+            record.metrics.input_sequence_length.value,
+            answer_tokens or 0,
             session=record.metadata.conversation_id,
             answered_ns=record.metadata.request_end_ns,
         )
@@ -73,6 +88,7 @@ def aiperf(path: Path) -> reading.Requests:
     notes += reading.counted(
         (warm_up, "records of the warm-up are left out"),
         (without_length, "records without the length of their prompt are left out"),
+        (without_answer, "records have no length of an answer, which is taken as 0"),
     )
     left_out = warm_up + without_length
     return requests.requests("aiperf", path, lines.sha256, 0, notes, records_left_out=left_out)

@@ -66,10 +66,7 @@ class _Line(msgspec.Struct):
         )
 
 
-_SEES = f'"{SCHEMA}"'.encode()
-
-
-@reading.source(lambda start: start.text.startswith(b"{") and _SEES in start.text)
+@reading.source(lambda start: start.has_json_with(SCHEMA))
 def dynamo(path: Path) -> reading.Requests:
     """Read the requests of the Dynamo trace at `path`.
 
@@ -81,7 +78,7 @@ def dynamo(path: Path) -> reading.Requests:
         TraceError: if a line is not such an event, hashes do not fit a prompt's length, or block
             sizes differ.
     """
-    lines = reading.JsonLines(path, _Line, name_fields=True)
+    lines = reading.JsonLines(path, _Line, name_fields=True, may_be_indented=True)
     requests = reading.Gathered()
     other_events = Counter[str]()
     ids: set[str] = set()

@@ -1,7 +1,8 @@
 """Rows that a gateway or an observability tool exported, as JSON or as CSV.
 
 JSON is an object a line, an array of objects, or a page of an API: an object whose `data` are the
-rows. A CSV has a header; a cell that begins as JSON (an object, or a text in quotes) is decoded.
+rows, or whose `observations` are, where it is a whole trace. A CSV has a header; a cell that begins
+as JSON (an object, or a text in quotes) is decoded.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import csv
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
@@ -20,6 +21,8 @@ from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading
 
 T = TypeVar("T", bound=msgspec.Struct)
+CountOrFloat = Annotated[float, msgspec.Meta(ge=0, le=reading.MAX_TOKENS)]
+"""A count of tokens; pandas writes a column with a gap as floats: 17.0."""
 _SHOWN_MODELS: Final = 5
 
 
@@ -42,11 +45,12 @@ class ExportedRows(reading.JsonLines[T]):
             return
         for number, row in super().__iter__():
             page: list[T] | None = getattr(row, "data", None)
-            if page is None:
+            whole: list[T] | None = getattr(row, "observations", None)
+            self.is_page |= page is not None
+            if page is None and whole is None:
                 yield number, row
             else:
-                self.is_page = True
-                yield from enumerate(page, 1)
+                yield from enumerate(page or whole or [], 1)
 
     def _rows_of_csv(self) -> Iterator[tuple[int, T]]:
         # A cell may hold a whole prompt, over several lines.
@@ -89,7 +93,19 @@ class ExportedRows(reading.JsonLines[T]):
         """Return the value of a cell of line `number`; objects and quoted texts are JSON."""
         if not cell.startswith(("{", '"')):
             return cell
+        # ClickHouse, from which Langfuse exports, writes the keys of a map in single quotes.
+        cell = cell.replace("'", '"') if cell.startswith("{'") else cell
         return decode_json(cell, msgspec.json.Decoder(), self.path, row=number)
+
+    def count(self, value: float | None, number: int, column: str) -> int:
+        """Return a count of tokens that may be written as a float; None is 0.
+
+        Raises:
+            TraceError: if it is not a whole number.
+        """
+        if value is not None and not float(value).is_integer():
+            raise self.fault(f"{value!r} is not a count", number, column)
+        return int(value or 0)
 
     def time_ns(self, time: float | str, number: int, column: str) -> int:
         """Return the ns since 1970 of `time`, in seconds or as an ISO text of UTC."""

@@ -1,4 +1,4 @@
-"""Langfuse's exports of observations, as JSON, JSON lines or CSV.
+"""Langfuse's exports of observations, as JSON, JSON lines or CSV, and its traces as JSON.
 
 The export of its pages names fields as `startTime`, the export to blob storage as `start_time`:
 https://langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fields
@@ -41,6 +41,7 @@ _ROLES: Final = {
 }
 """All other types (AGENT, CHAIN, TOOL, ...) sum the calls below them."""
 _UNITS_OF_TOKENS: Final = (None, "", "TOKENS")
+_SUMS: Final = ("input", "output", "total")
 
 _Usage = dict[str, float | str | None]
 
@@ -56,6 +57,8 @@ class _Row(msgspec.Struct, rename="camel"):
     start_time: str | None = None
     end_time: str | None = None
     usage_details: _Usage | None = None
+    usage: _Usage | None = None
+    """The sums of older answers of the API, with costs and their unit."""
     input_usage: reading.Count | None = None
     output_usage: reading.Count | None = None
     prompt_tokens: reading.Count | None = None
@@ -65,6 +68,8 @@ class _Row(msgspec.Struct, rename="camel"):
     model: str | None = None
     provided_model_name: str | None = None
     data: list[_Row] | None = None
+    observations: list[_Row] | None = None
+    """The rows of a trace that was downloaded as a whole."""
     snake_trace_id: str | None = msgspec.field(default=None, name="trace_id")
     snake_parent_id: str | None = msgspec.field(default=None, name="parent_observation_id")
     snake_session_id: str | None = msgspec.field(default=None, name="session_id")
@@ -94,9 +99,15 @@ class _Row(msgspec.Struct, rename="camel"):
         return self.end_time or self.snake_end_time
 
     @property
-    def usage(self) -> _Usage:
-        """Tokens by kind; empty if only sums are given."""
-        return self.usage_details or self.snake_usage_details or {}
+    def tokens_by_kind(self) -> _Usage:
+        """Tokens by kind, or their sums; empty if neither is given as an object."""
+        details = self.usage_details or self.snake_usage_details
+        return details or {name: (self.usage or {}).get(name) for name in _SUMS if self.usage}
+
+    @property
+    def unit_of_usage(self) -> object:
+        """The unit of sums; None if it is not said."""
+        return self.unit or (self.usage or {}).get("unit")
 
     @property
     def model_name(self) -> str:
@@ -128,10 +139,10 @@ class _Observations:
             raise rows.fault(f"missing required field `{missing[0]}`", number, None)
         key: SpanKey = (row.trace, row.id or "")
         self.repeated += key in self.spans
-        role = _ROLES.get(row.type or "", SpanRole.ROLL_UP)
+        role = _ROLES.get((row.type or "").upper(), SpanRole.ROLL_UP)
         tokens = _tokens(row, rows, number)
         prompt_tokens = tokens.prompt or None
-        if row.unit not in _UNITS_OF_TOKENS:
+        if row.unit_of_usage not in _UNITS_OF_TOKENS:
             self.in_other_units.add(key)
             prompt_tokens = None
         if tokens.total and tokens.total != (tokens.prompt or 0) + (tokens.answer or 0):
@@ -258,7 +269,7 @@ class _Tokens(NamedTuple):
 def _tokens(row: _Row, rows: ExportedRows[_Row], number: int) -> _Tokens:
     """Return the tokens of the observation of row `number`."""
     counts: dict[str, int] = {}
-    for kind, value in row.usage.items():
+    for kind, value in row.tokens_by_kind.items():
         try:
             counts[kind] = round(float(value or 0))
         except (ValueError, OverflowError):

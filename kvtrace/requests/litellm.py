@@ -21,7 +21,7 @@ import msgspec
 from kvtrace.core.errors import TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.requests import requests as reading
-from kvtrace.requests.exported_rows import ExportedRows, models_note
+from kvtrace.requests.exported_rows import CountOrFloat, ExportedRows, models_note
 
 GENERATING_CALLS: Final = frozenset(
     (
@@ -43,9 +43,9 @@ class _Row(msgspec.Struct):
     call_type: str | None = None
     status: str | None = None
     cache_hit: bool | str | None = None
-    prompt_tokens: reading.Count | None = None
-    completion_tokens: reading.Count | None = None
-    total_tokens: reading.Count | None = None
+    prompt_tokens: CountOrFloat | None = None
+    completion_tokens: CountOrFloat | None = None
+    total_tokens: CountOrFloat | None = None
     startTime: float | str | None = None  # noqa: N815 - the name in the file
     endTime: float | str | None = None  # noqa: N815 - the name in the file
     session_id: str | None = None
@@ -115,13 +115,15 @@ def litellm(path: Path) -> reading.Requests:
         else:
             names.add(row.name)
             models[row.model_group or row.model or ""] += 1
-            answer_tokens = row.completion_tokens or 0
-            total_tokens = row.total_tokens or row.prompt_tokens + answer_tokens
-            wrong_totals += total_tokens != row.prompt_tokens + answer_tokens
+            prompt_tokens = rows.count(row.prompt_tokens, number, "prompt_tokens")
+            answer_tokens = rows.count(row.completion_tokens, number, "completion_tokens")
+            wrong_totals += (row.total_tokens or prompt_tokens + answer_tokens) != (
+                prompt_tokens + answer_tokens
+            )
             arrival_ns = rows.time_ns(row.startTime, number, "startTime")
             requests.add(
                 arrival_ns,
-                row.prompt_tokens,
+                prompt_tokens,
                 answer_tokens,
                 session=row.session_id or row.trace_id or None,
                 answered_ns=(

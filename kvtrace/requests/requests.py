@@ -14,6 +14,7 @@ at its recorded time.
 from __future__ import annotations
 
 import hashlib
+import json
 import re
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -452,6 +453,7 @@ def source(is_own: Callable[[Start], bool]) -> Callable[[Callable[..., Requests]
 T = TypeVar("T")
 
 _NAMES = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_BLANKS = re.compile(r"\s+")
 
 
 class JsonLines(Generic[T]):
@@ -468,8 +470,8 @@ class JsonLines(Generic[T]):
         """Read `path`, a `kind` (a msgspec struct) a line; blank lines are skipped.
 
         With `name_fields`, `fields` collects the names in the first thousand lines, including those
-        that `T` lacks. With `may_be_indented`, the file may instead be one document over several
-        lines, or an array of documents.
+        that `T` lacks. With `may_be_indented`, the file may instead be documents over several lines
+        each, or arrays of documents.
         """
         need_file(path)
         self.path = path
@@ -540,26 +542,58 @@ class JsonLines(Generic[T]):
         return True
 
     def _whole_file(self) -> Iterator[tuple[int, T]]:
-        """Yield the document, or the documents of the array, that the whole file is."""
+        """Yield the documents of a file that is read at once; an array holds one an element."""
         text = as_utf8(read_bounded(self.path))
         self._digest.update(text)
-        if text.lstrip().startswith(b"["):
-            yield from enumerate(decode_json(text, list[self._kind], self.path), 1)  # type: ignore[name-defined]
-        else:
-            yield 1, decode_json(text, self._decoder, self.path)
+        number = 0
+        for document in _json_documents(text):
+            if document.startswith(b"["):
+                items = decode_json(document, list[self._kind], self.path)  # type: ignore[name-defined]
+            else:
+                items = [decode_json(document, self._decoder, self.path)]
+                if number < self._named_lines:
+                    names: dict[str, msgspec.Raw] = decode_json(document, _NAMES, self.path)
+                    self.fields.update(names)
+            for item in items:
+                number += 1
+                yield number, item
+
+
+def _json_documents(text: bytes) -> Iterator[bytes]:
+    """Yield the JSON documents that follow each other in `text`; the last one may be damaged."""
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except (msgspec.DecodeError, RecursionError):
+        rest, begin = text.decode(errors="replace").strip(), 0
+        while begin < len(rest):
+            try:
+                _, end = json.JSONDecoder().raw_decode(rest, begin)
+            except (ValueError, RecursionError):
+                end = len(rest)
+            yield rest[begin:end].encode()
+            gap = _BLANKS.match(rest, end)
+            begin = end if gap is None else gap.end()
+    else:
+        yield text.strip()
+
+
+_ZONE = re.compile(r"(?:Z|([+-])([01]\d)(?::?([0-5]\d))?)$")
 
 
 def wall_ns(text: str, lines: JsonLines[Any], number: int, column: str) -> int:
-    """Return the ns since 1970 of the ISO time `text`, without zone or of UTC.
+    """Return the ns since 1970 of the ISO time `text`; without a zone it is taken as UTC.
 
     TraceError, with its position, if it is not a time.
     """
-    plain = text.removesuffix("Z").removesuffix("+00:00")
+    zone = _ZONE.search(text, 11)
+    plain = text if zone is None else text[: zone.start()]
+    offset_s = 0
+    if zone is not None and zone[1]:
+        offset_s = (int(zone[2]) * 60 + int(zone[3] or 0)) * (-60 if zone[1] == "-" else 60)
     try:
-        # NumPy accepts other zones with a warning, and takes "NaT" and an empty text for times.
-        return int(
-            np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns").astype(np.int64)
-        )
+        # NumPy accepts zones with a warning, and takes "NaT" and an empty text for times.
+        local = np.datetime64(plain if _CLOCK.fullmatch(plain) else "none", "ns")
+        return int(local.astype(np.int64)) - offset_s * NS_PER_S
     except (ValueError, OverflowError):
         raise lines.fault(f"{text!r} is not a time", number, column) from None
 

@@ -225,6 +225,38 @@ def test_the_log_that_s3dlio_writes(tmp_path):
     assert (again.gets, again.populated) == (2, 0)
 
 
+def sai3_log(path, rows, encoding="utf-8"):
+    """A log of PUTs of 4 KiB at these starts and ends, with their durations in ns."""
+    lines = ["\t".join(Style.SAI3.columns)] + [
+        f"{n}\t1\tPUT\t\t1\t4096\ts3://b\to{n}\t\t{start}\t\t{end}\t{duration_ns}"
+        for n, (start, end, duration_ns) in enumerate(rows)
+    ]
+    path.write_bytes("".join(line + "\n" for line in lines).encode(encoding))
+    return path
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize(
+    ("zero_ns", "date"), [(1_762_000_000 * 10**9, "2025-11-01T12:26:40+00:00"), (5, None)]
+)
+def test_times_of_an_op_log_in_whole_ns(tmp_path, zero_ns, date, encoding):
+    spans = [(0, 104_778), (553_662, 572_027)]
+    rows = [(zero_ns + start, zero_ns + end, end - start) for start, end in spans]
+    log = sai3_log(tmp_path / "o.tsv", rows, encoding)
+    run_import("sai3", [log], tmp_path / "out")
+    assert rows_of(tmp_path / "out" / "ops.parquet", OPS, "submitted_ns", "completed_ns") == spans
+    # A clock of its own has no date.
+    assert manifest(tmp_path / "out")["started_utc"] == date
+
+
+def test_whole_times_that_are_not_in_ns_are_left_out(tmp_path):
+    us = 1_762_000_000 * 10**6
+    rows = [(us, us + 104, 104_778), (us * 1000, us * 1000 + 18_365, 18_365)]
+    result = run_import("sai3", [sai3_log(tmp_path / "o.tsv", rows)], tmp_path / "out")
+    assert result.rows_kept == 1
+    assert show_counts(result.left_out, {"not in ns": 1})
+
+
 def test_what_warp_measured_becomes_a_run(tmp_path):
     log = write_lines(
         tmp_path / "w.csv.zst", HEADER,
@@ -807,6 +839,21 @@ def test_results_of_two_fio_runs_are_both_imported(tmp_path, first, second):
     assert counts_in(tmp_path / "out") == [("j", first[3]), ("j #2", second[3])]
     # Nobody knows how long both took together.
     assert manifest(tmp_path / "out")["summary"]["wall_ns"] is None
+
+
+@pytest.mark.parametrize("layout", ["lines", "one-line", "array", "with-warnings"])
+def test_every_layout_of_two_results_is_both(tmp_path, layout):
+    first = fio_result(10_000, 3, read=read_of(200, 2000, 400.0))
+    second = fio_result(13_000, 3, read=read_of(201, 2001, 401.0))
+    text = {
+        "lines": f"{first}\n{second}",
+        "one-line": json.dumps(json.loads(first)) + json.dumps(json.loads(second)),
+        "array": json.dumps([json.loads(first), json.loads(second)]),
+        "with-warnings": f"note: queue depth will be capped\n{first}\n[r(1)] [10 %]\n{second}\n",
+    }[layout]
+    (tmp_path / "o.json").write_text(text)
+    run_import("fio-json", [tmp_path / "o.json"], tmp_path / "out")
+    assert counts_in(tmp_path / "out") == [("j", 200), ("j #2", 201)]
 
 
 def test_a_result_cut_short_is_refused(tmp_path):

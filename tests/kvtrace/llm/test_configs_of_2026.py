@@ -388,3 +388,162 @@ def test_latents_of_a_type_that_vllm_does_not_cache_are_noted(tmp_path):
     assert not any("taken as cached" in text for text in shape_of(tmp_path, LONGCAT).notes)
     unknown = SPARSE | {"model_type": "sarvam_mla"}
     assert any("for sarvam_mla" in text for text in shape_of(tmp_path, unknown).notes)
+
+
+STEP_35 = COMMON | {
+    "model_type": "step3p5",
+    "num_hidden_layers": 45,
+    "num_attention_heads": 64,
+    "num_attention_groups": 8,
+    "head_dim": 128,
+    "hidden_size": 4096,
+    "sliding_window": 512,
+    # The last three are of layers that predict further tokens.
+    "layer_types": (["full_attention"] + ["sliding_attention"] * 3) * 12,
+    "num_nextn_predict_layers": 3,
+    "attention_other_setting": {
+        "attention_type": "sliding_attention",
+        "num_attention_heads": 96,
+        "num_attention_groups": 4,
+        "head_dim": 128,
+    },
+}
+FALCON_H1 = COMMON | {
+    "model_type": "falcon_h1",
+    "num_hidden_layers": 72,
+    "num_attention_heads": 20,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "hidden_size": 5120,
+    "mamba_d_ssm": 4096,
+    "mamba_n_heads": 32,
+    "mamba_d_head": 128,
+    "mamba_d_state": 256,
+    "mamba_n_groups": 2,
+    "mamba_d_conv": 4,
+    "mamba_use_mlp": True,
+    "ssm_in_multiplier": 1.25,
+    "ssm_multipliers": [0.3, 0.25, 0.2, 0.5, 0.3],
+}
+DEEPSEEK_OCR = {
+    "model_type": "deepseek_vl_v2",
+    "torch_dtype": "bfloat16",
+    "language_config": COMMON
+    | {
+        "model_type": "deepseek_v2",
+        "num_hidden_layers": 12,
+        "num_attention_heads": 10,
+        "num_key_value_heads": 10,
+        "hidden_size": 1280,
+        "kv_lora_rank": None,
+        "qk_nope_head_dim": 0,
+        "qk_rope_head_dim": 0,
+        "v_head_dim": 0,
+        "use_mla": False,
+    },
+}
+PALIGEMMA_2 = {
+    "model_type": "paligemma",
+    "text_config": {
+        "model_type": "gemma2",
+        "torch_dtype": "bfloat16",
+        "hidden_size": 2304,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "growing", "windowed", "state"),
+    [
+        # 12 full layers of 8 heads, and 33 of 4 heads with a window.
+        (STEP_35, 12 * 2 * 8 * 128 * 2, 33 * 2 * 4 * 128 * 2, 0),
+        (STEP_35 | {"layer_types": STEP_35["layer_types"][:45]}, 49_152, 67_584, 0),
+        # Step 3: one head of 256.
+        (
+            COMMON
+            | {
+                "model_type": "step3_text",
+                "num_hidden_layers": 61,
+                "num_attention_heads": 64,
+                "num_attention_groups": 1,
+                "head_dim": 256,
+                "hidden_size": 7168,
+            },
+            61 * 2 * 256 * 2,
+            0,
+            0,
+        ),
+        # Each layer has attention, and a state of 32 heads x 128 x 256 with 3 steps of a convolution.
+        (
+            FALCON_H1,
+            72 * 2 * 4 * 128 * 2,
+            0,
+            72 * (32 * 128 * 256 + 3 * (4096 + 2 * 2 * 256)) * 2,
+        ),
+        (DEEPSEEK_OCR, 12 * 2 * 10 * 128 * 2, 0, 0),
+        (PALIGEMMA_2, 13 * 2 * 4 * 256 * 2, 13 * 2 * 4 * 256 * 2, 0),
+        # A float of 4 bits with a scale for 16 values is NVFP4.
+        (
+            HEADS
+            | {
+                "quantization_config": {
+                    "kv_cache_scheme": {"type": "float", "num_bits": 4, "group_size": 16}
+                }
+            },
+            4 * 2 * 2 * 128 * 9 // 16,
+            0,
+            0,
+        ),
+        # vLLM and SGLang serve what was trained in 32 bits in 16.
+        (HEADS | {"torch_dtype": "float32"}, 4 * 2 * 2 * 128 * 2, 0, 0),
+    ],
+    ids=[
+        "step-3.5",
+        "step-3.5-trimmed",
+        "step-3",
+        "falcon-h1",
+        "deepseek-ocr",
+        "paligemma-2",
+        "float-of-4-bits",
+        "float32",
+    ],
+)
+def test_layouts_that_releases_have(tmp_path, config, growing, windowed, state):
+    shape = shape_of(tmp_path, config)
+    assert growing_bytes_per_token(shape) == growing
+    assert windowed_bytes_per_token(shape) == windowed
+    assert state_bytes(shape) == state
+
+
+@pytest.mark.parametrize(
+    ("config", "field"),
+    [
+        (STEP_35 | {"num_nextn_predict_layers": 2}, "layer_types"),
+        (
+            STEP_35 | {"attention_other_setting": {"attention_type": "linear_attention"}},
+            "attention_type",
+        ),
+        # A latent that is said not to be one would be cached as heads.
+        (
+            LONGCAT | {"model_type": "deepseek_v2", "num_hidden_layers": 14, "use_mla": False},
+            "use_mla",
+        ),
+        (
+            HEADS
+            | {
+                "quantization_config": {
+                    "kv_cache_scheme": {"type": "float", "num_bits": 4, "group_size": 32}
+                }
+            },
+            "kv_cache_scheme",
+        ),
+    ],
+    ids=["types-of-other-layers", "other-attention", "latent-unused", "mxfp4"],
+)
+def test_layouts_that_no_release_has_are_refused(tmp_path, config, field):
+    with pytest.raises(ConfigError, match=field):
+        shape_of(tmp_path, config)

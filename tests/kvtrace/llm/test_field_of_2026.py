@@ -301,6 +301,13 @@ CLASSES = [
         of_heads("exaone_moe", 32, 32, 32, 128, sliding_window=4096, layer_types=kinds("sssf" * 8)) | {"head_dim": None},
         heads(8, 32, 128), heads(24, 32, 128),
     ),
+    # Attention and Mamba side by side in each layer; states of bf16, as it says nothing.
+    Case(
+        "falcon_h1 (tiiuae/Falcon-H1)",
+        of_heads("falcon_h1", 32, 32, 8, 128, mamba_n_heads=128, mamba_d_head=8, mamba_d_state=256, mamba_d_conv=4,
+                 mamba_n_groups=1, mamba_d_ssm=1024),
+        heads(32, 8, 128), 0, 32 * (128 * 8 * 256 + 3 * (1024 + 2 * 256)) * BF16,
+    ),
     Case(
         "flint (RecursiveSI/flint)",
         of_heads("flint", 49, 32, 4, 128, sliding_window=513, layer_types=kinds("f" + "fsss" * 11 + "fssf")),
@@ -417,6 +424,14 @@ CLASSES = [
         of_heads("qwen3_next", 48, 16, 2, 256, layer_types=kinds("lllf" * 12), **GATED_BF16, linear_num_value_heads=32),
         heads(12, 2, 256), 0, delta_net(36, 32, 16, (128, 128), BF16),
     ),
+    # As its repository has it: heads by other names, and kinds of three further layers.
+    Case(
+        "step3p5 (stepfun-ai/Step-3.5-Flash)",
+        of_heads("step3p5", 45, 64, 8, 128, sliding_window=512, layer_types=kinds("fsss" * 12), num_nextn_predict_layers=3,
+                 num_attention_groups=8, attention_other_setting={"attention_type": "sliding_attention",
+                 "num_attention_heads": 96, "num_attention_groups": 8, "head_dim": 128}) | {"num_key_value_heads": None},
+        heads(12, 8, 128), heads(33, 8, 128),
+    ),
     Case("sarvam_mla (sarvamai/sarvam-105b)", of_latents("sarvam_mla", 32, 64, 512, 64), latent(32, 512, 64)),
     Case("sarvam_moe (sarvamai/sarvam-30b)", of_heads("sarvam_moe", 19, 64, 4, 64), heads(19, 4, 64)),
     Case("seed_oss (ByteDance-Seed/Seed-OSS-36B)", of_heads("seed_oss", 64, 80, 8, 128), heads(64, 8, 128)),
@@ -447,11 +462,6 @@ REFUSED = [
         "dots3_note (dots-studio/dots3-note-prev)",
         of_latents("dots3_note_text", 6, 128, 512, 64, **INDEX, sliding_window=512, layer_types=kinds("iisssi")),
         "kv_lora_rank", "latents of a window, each wider than those of full layers",
-    ),
-    (
-        "falcon_h1 (tiiuae/Falcon-H1)",
-        of_heads("falcon_h1", 32, 32, 8, 128, mamba_n_heads=128, mamba_d_head=8, mamba_d_state=256, mamba_d_conv=4),
-        "mamba_n_heads", "attention and Mamba side by side in each layer, said nowhere by layers",
     ),
     (
         "inkling (thinkingmachines/Inkling)", of_heads("inkling_text", 4, 16, 4, 128, layer_types=["hybrid_sliding"] * 4),

@@ -300,7 +300,7 @@ def test_what_is_assumed_is_noted(model):
 @pytest.mark.parametrize(
     ("change", "kv_dtype", "element_bytes"),
     [
-        ({"torch_dtype": "float32"}, None, 4),
+        ({"torch_dtype": "float32"}, None, 2),
         ({"torch_dtype": None, "dtype": "float16"}, None, 2),
         ({}, "fp8", 1),
         ({"torch_dtype": None}, "int8", 1),

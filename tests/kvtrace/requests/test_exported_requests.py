@@ -13,6 +13,7 @@ from kvtrace.requests.opentelemetry import otel
 from kvtrace.requests.registry import detect, read_requests
 
 INPUT, OUTPUT = "gen_ai.usage.input_tokens", "gen_ai.usage.output_tokens"
+OLD_INPUT = "gen_ai.usage.prompt_tokens"
 
 
 def span(number, *, parent=None, operation="chat", tokens=None, start=1, **attributes):
@@ -32,6 +33,11 @@ def span(number, *, parent=None, operation="chat", tokens=None, start=1, **attri
             for key, value in values.items()
         ],
     }
+
+
+def named_span(number, name, attributes):
+    """A span of a library that does not follow the conventions."""
+    return span(number, operation="", **attributes) | {"name": name}
 
 
 def document(*spans, key="resourceSpans"):
@@ -85,6 +91,43 @@ def totals(requests):
         ([span(1, tokens=(10, 4)), span(2, operation="embeddings", tokens=(99,))], (1, 10, 4)),
         # The same span exported twice.
         ([span(1, tokens=(10, 4)), span(1, tokens=(10, 4))], (1, 10, 4)),
+        # OpenLLMetry names the kind of a request beside; OpenInference the kind of a span.
+        (
+            [
+                named_span(1, "openai.chat", {"llm.request.type": "chat", OLD_INPUT: 10}),
+                named_span(
+                    2, "openai.embeddings", {"llm.request.type": "embedding", OLD_INPUT: 99}
+                ),
+                named_span(3, "openai.embeddings", {OLD_INPUT: 99}),
+            ],
+            (1, 10, 0),
+        ),
+        (
+            [
+                named_span(1, "run", {"openinference.span.kind": "AGENT", INPUT: 10}),
+                named_span(
+                    2,
+                    "ChatCompletion",
+                    {
+                        "openinference.span.kind": "LLM",
+                        "llm.token_count.prompt": 10,
+                        "llm.token_count.completion": 4,
+                    },
+                ),
+            ],
+            (1, 10, 4),
+        ),
+        # A reranker and a search keep no KV cache.
+        (
+            [
+                span(1, tokens=(10, 4)),
+                span(2, operation="rerank", tokens=(99,)),
+                span(3, operation="retrieval", tokens=(99,)),
+            ],
+            (1, 10, 4),
+        ),
+        # The server that failed counted no prompt: the client's span is the request.
+        ([span(1, tokens=(10, 4)), span(2, parent=1, tokens=(0, 0))], (1, 10, 4)),
         # Spans that enclose each other are damaged, and end.
         ([span(1, parent=2, tokens=(10, 4)), span(2, parent=1)], (1, 10, 4)),
     ],
@@ -97,6 +140,10 @@ def totals(requests):
         "tool",
         "embeddings",
         "twice",
+        "openllmetry",
+        "openinference",
+        "rerank",
+        "failed-server",
         "circle",
     ],
 )
@@ -118,7 +165,26 @@ def test_a_server_span_inherits_from_its_client(tmp_path):
     assert requests.arrival_ns.tolist() == [0, 7 * 10**9]
 
 
-@pytest.mark.parametrize("layout", ["line", "indented", "batches", "array"])
+def test_a_server_whose_parent_is_not_exported_is_its_client_s_call(tmp_path):
+    # The span of HTTP between client and server is missing.
+    client = span(1, tokens=(17, 40), start=10) | {"kind": 3}
+    server = span(2, parent="http", tokens=(17, 40), start=10) | {"kind": "SPAN_KIND_SERVER"}
+    # Servers of other calls: a longer prompt, a later one, and one of another trace.
+    longer = server | span(3, parent="http", tokens=(18, 4), start=10)
+    later = server | span(4, parent="http", tokens=(17, 40), start=30)
+    elsewhere = server | span(5, parent="http", tokens=(17, 40), start=10) | {"traceId": "u"}
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(client, server)))
+    requests = otel.read(path)
+    assert totals(requests) == (1, 17, 40)
+    assert shows(requests.notes, "1 spans of servers without their parent")
+    path.write_text(json.dumps(document(client, server, longer, later, elsewhere)))
+    assert totals(otel.read(path)) == (4, 69, 124)
+
+
+@pytest.mark.parametrize(
+    "layout", ["line", "indented", "batches", "array", "tempo-2", "one-after-the-other"]
+)
 def test_layouts_of_otlp_give_the_same_requests(tmp_path, layout):
     spans = [span(1, tokens=(17, 40)), span(2, start=5, tokens=(3, 4))]
     path = tmp_path / "spans.json"
@@ -127,10 +193,33 @@ def test_layouts_of_otlp_give_the_same_requests(tmp_path, layout):
         "indented": json.dumps(document(*spans), indent=2),
         "batches": json.dumps(document(*spans, key="batches"), indent=2),
         "array": json.dumps([document(spans[0]), document(spans[1])], indent=1),
+        "tempo-2": json.dumps({"trace": document(*spans)}, indent=2),
+        "one-after-the-other": "\n".join(json.dumps(document(one), indent=2) for one in spans),
     }[layout]
     path.write_text(text)
     assert detect(path) == "otel"
     assert totals(otel.read(path)) == (2, 20, 44)
+
+
+def test_whole_floats_and_null_attributes_of_spans(tmp_path):
+    call = span(1, tokens=(17, 40))
+    for attribute in call["attributes"][1:]:
+        attribute["value"] = {"doubleValue": float(attribute["value"]["intValue"])}
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(call, span(2) | {"attributes": None})))
+    assert totals(otel.read(path)) == (1, 17, 40)
+    call["attributes"][1]["value"] = {"doubleValue": 1.5}
+    path.write_text(json.dumps(document(call)))
+    with pytest.raises(TraceError, match=r"1\.5 is not a count"):
+        otel.read(path)
+
+
+def test_an_operation_that_no_convention_has_is_named(tmp_path):
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(span(1, operation="summarise", tokens=(17, 40)))))
+    requests = otel.read(path)
+    assert totals(requests) == (1, 17, 40)
+    assert shows(requests.notes, "1 spans of operation 'summarise'")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-be"])
@@ -173,6 +262,16 @@ def test_dynamo_events_are_read_in_their_envelope(tmp_path):
     both = [dynamo.read(path) for path in (plain, enveloped)]
     assert both[0].arrival_ns.tolist() == both[1].arrival_ns.tolist() == [0, 10**9]
     assert both[0].block_ids.tolist() == both[1].block_ids.tolist()
+
+
+@pytest.mark.parametrize("layout", ["array", "indented"])
+def test_dynamo_events_that_jq_wrote_are_read(tmp_path, layout):
+    rows = [event("a", arrival=1000), event("b", arrival=2000)]
+    path = tmp_path / "events.json"
+    indented = "\n".join(json.dumps(row, indent=2) for row in rows)
+    path.write_text(json.dumps(rows) if layout == "array" else indented)
+    assert detect(path) == "dynamo"
+    assert totals(dynamo.read(path)) == (2, 6, 8)
 
 
 def test_dynamo_arrivals_follow_from_end_and_duration(tmp_path):
@@ -226,6 +325,22 @@ def test_aiperf_records_are_requests(tmp_path, monkeypatch):
     assert requests.origin["records_left_out"] == 2
     output = tmp_path / "o.parquet"
     assert kvtrace(monkeypatch, "import", str(path), "-o", str(output)) == 0
+
+
+def test_aiperf_records_of_failures_and_of_reasoning(tmp_path):
+    reasoning = record("a", 10**18, (17,))
+    counts = {"output_token_count": {"value": 30}, "reasoning_token_count": {"value": 10}}
+    reasoning["metrics"] |= counts
+    rows = [
+        record("w", 10**18, (9, 9), "WARMUP"),
+        record("f", 10**18, ()) | {"metrics": None, "error": {"code": 500}},
+        reasoning,
+        record("b", 10**18, (5,)),
+    ]
+    requests = aiperf.read(write_lines(tmp_path / "profile_export.jsonl", rows))
+    assert totals(requests) == (2, 22, 40)
+    assert requests.origin["records_left_out"] == 2
+    assert shows(requests.notes, "1 records … no length of an answer")
 
 
 def test_spans_without_a_call_are_refused(tmp_path):

@@ -136,10 +136,25 @@ def test_litellm_rows_that_look_odd_are_named(tmp_path):
     assert shows(requests.notes, "2 models … llama (2), other (1)")
 
 
+def test_litellm_rows_by_way_of_pandas_and_of_postgres(tmp_path):
+    # pandas writes a column with a gap as floats, Postgres the zone of its session.
+    rows = [
+        call("a", 0, (100.0, 20.0)) | {"startTime": "2026-11-01 10:00:00.25+00"},
+        call("b", 0, (50.0, 0))
+        | {"startTime": "2026-11-01 11:00:01.25+01:00", "completion_tokens": None},
+        call("c", 0, (7, 1)) | {"startTime": "2026-11-01T04:30:02.25-0530"},
+    ]
+    rows = [row | {"endTime": None} for row in rows]
+    requests = litellm.read(written(tmp_path / "l.jsonl", rows, "lines"))
+    assert totals(requests) == (3, 157, 21)
+    assert requests.arrival_ns.tolist() == [0, 10**9, 2 * 10**9]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"startTime": None}, "row 1.*startTime"),
+        ({"prompt_tokens": 1.5}, "row 1.*prompt_tokens"),
         ({"call_type": None}, "row 1.*call_type"),
         ({"startTime": "noon"}, "row 1.*startTime.*noon"),
         ({"startTime": 1e30}, "row 1.*startTime"),
@@ -243,6 +258,29 @@ def test_langfuse_sessions_and_older_counts(tmp_path):
     assert shows(requests.notes, "1 generations … another unit")
     assert shows(requests.notes, "1 generations … total")
     assert shows(requests.notes, "1 later prompts … shorter")
+
+
+def test_langfuse_traces_and_sums_of_its_older_api(tmp_path):
+    old = observation("a", 0) | {
+        "usage": {"input": 17, "output": 40, "total": 57, "unit": "TOKENS"}
+    }
+    other = observation("b", 1) | {"usage": {"input": 9, "output": 9, "unit": "CHARACTERS"}}
+    lower = observation("c", 2, usage(3, 2), kind="generation")
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"id": "t", "observations": [old, other, lower]}))
+    assert detect(path) == "langfuse"
+    requests = langfuse.read(path)
+    assert totals(requests) == (2, 20, 42)
+    assert shows(requests.notes, "1 generations … another unit")
+
+
+def test_langfuse_maps_as_clickhouse_writes_them(tmp_path):
+    path = tmp_path / "e.csv"
+    path.write_text(
+        "id,trace_id,type,start_time,end_time,parent_observation_id,usage_details\n"
+        "a,t,GENERATION,2026-11-01 10:00:00.000,2026-11-01 10:00:01.000,,\"{'input':17,'output':40}\"\n"
+    )
+    assert totals(langfuse.read(path)) == (1, 17, 40)
 
 
 @pytest.mark.parametrize(

@@ -112,8 +112,8 @@ def test_rounds_without_times_are_left_out_and_faults_placed(tmp_path):
         *((dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": f"{year}-01-01T00:00:00Z"}]),
            f"row 2, column timing_events[0].timestamp: '{year}-01-01T00:00:00Z'")
           for year in ("0001", "2300")),
-        (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "2026-01-01T00:00:00+08:00"}]),
-         "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+08:00'"),
+        (dict(ROUNDS[0], timing_events=[{"event_type": "text", "timestamp": "2026-01-01T00:00:00+8"}]),
+         "row 2, column timing_events[0].timestamp: '2026-01-01T00:00:00+8'"),
         ({"round_index": 1}, "row 2: … `session_id`"),
     ):  # fmt: skip
         assert shows(fault(tracelab, jsonl(tmp_path / "f.jsonl", [ROUNDS[0], row])), message)
