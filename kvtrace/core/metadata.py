@@ -40,6 +40,8 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Number of consecutive nodes of a fleet that share one instance. Absent if there is only one
     instance.
     """
+    stored_share: Annotated[float, msgspec.Meta(gt=0, le=1)] | msgspec.UnsetType = msgspec.UNSET
+    """Share of an object's bytes that the tier stores. Absent if it stores all of them."""
 
 
 class _TierStats(msgspec.Struct):

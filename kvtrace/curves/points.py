@@ -51,7 +51,16 @@ from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Preset
 from kvtrace.sim.presets.tier import TierSetting
 from kvtrace.sim.service_level import ServiceLevel
-from kvtrace.sim.simulation import Flush, Load, Simulation, has_times, sizes_of, tier_limits
+from kvtrace.sim.simulation import (
+    Flush,
+    Load,
+    Simulation,
+    full_bytes,
+    has_times,
+    sizes_of,
+    stored_shares,
+    tier_limits,
+)
 
 ROLES: Final = ("dram", "nvme")
 """The tiers with capacities to find."""
@@ -355,7 +364,10 @@ class Stack:
             samples[0], hit_ratio=counters["hits"] / full.lookups, **counters
         )
         sizes, span_s = sizes_of(self.preset, self.model, self.ranks), full.span_ns / NS_PER_S
-        bytes_per_op = sizes.chunk_bytes / (sizes.parts * sizes.slots_per_chunk)
+        share_stored = stored_shares(self.preset, sizes)[index]
+        bytes_per_op = (
+            sizes.chunk_bytes * float(share_stored) / (sizes.parts * sizes.slots_per_chunk)
+        )
         amounts = [
             counters[name] / unit
             for unit in (1, bytes_per_op)
@@ -397,8 +409,13 @@ class Stack:
         limits, _ = tier_limits(preset)
         if UNBOUNDED in limits:
             return None
+        shares = stored_shares(preset, sizes_of(preset, self.model, self.ranks))
         # A tier with any capacity accepts one object, even beyond its limit.
-        return sum(max(1, limit // self.chunk_bytes) for limit in limits if limit)
+        return sum(
+            max(1, full_bytes(limit, share) // self.chunk_bytes)
+            for limit, share in zip(limits, shares, strict=True)
+            if limit
+        )
 
 
 def roles_of(preset: Preset) -> dict[str, int]:
@@ -538,9 +555,9 @@ def simulated(
         tiers_by_node, is_own = simulation.places
         drive_counters = tiers_by_node[is_own[:, drive], drive]
         # Data populated before the start is not written by the load.
-        written_bytes = tuple(
-            (drive_counters["written_bytes"] - drive_counters["populated_bytes"]).tolist()
-        )
+        share = stored_shares(preset, simulation.sizes)[drive]
+        loaded_bytes = drive_counters["written_bytes"] - drive_counters["populated_bytes"]
+        written_bytes = tuple(int(count * share) for count in loaded_bytes.tolist())
     return Simulated(
         requests=stats.requests,
         lookups=stats.lookups,

@@ -117,13 +117,13 @@ static void group_set_retrieved_levels(World *world, int64_t end) {
 }
 
 // As request_lookup.
-int64_t group_lookup(World *world, int64_t retrieved, int64_t known) {
+int64_t group_lookup(World *world, int64_t retrieved, int64_t known, int64_t min_load_tokens) {
     const Knobs *knobs = &world->knobs;
     group_set_retrieved_levels(world, retrieved);
     int64_t end = group_prefix_end(world, retrieved, known);
     int64_t first_below = group_set_levels(world, retrieved, end);
     int64_t tokens_below = (end - first_below) / knobs->chunk_objects * knobs->chunk_tokens;
-    if (first_below < end && tokens_below < knobs->min_load_tokens) {
+    if (first_below < end && tokens_below < min_load_tokens) {
         // The shorter prefix may need other chunks of some groups, which the fastest tier may lack.
         end = group_prefix_end(world, retrieved, first_below);
         if (group_set_levels(world, retrieved, end) < end) {

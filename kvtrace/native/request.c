@@ -87,17 +87,28 @@ static int64_t request_loadable(World *world, const Actor *actor, int64_t known)
     return min_of(known, actor->retrieved_objects + whole_objects);
 }
 
+// Whether a prompt is too short to be looked up below the fastest tier: its whole chunks count.
+static bool request_is_declined(World *world, const Actor *actor) {
+    const Knobs *knobs = &world->knobs;
+    int64_t looked_up_tokens = 0;
+    if (knobs->min_lookup_tokens) {
+        looked_up_tokens = actor->input_tokens / knobs->chunk_tokens * knobs->chunk_tokens;
+    }
+    return looked_up_tokens < knobs->min_lookup_tokens;
+}
+
 // Finds the fastest tier of each of `chain[:known]`, into `hit_level`; returns the end of those
 // that may be loaded.
 //
 //     retrieved objects (the first `retrieved`): each by itself
 //     others: to the first miss, with is_prefix; else all
 //     with is_by_tier no object is taken from a faster tier than the one before it
-//     a run below the fastest tier that is shorter than min_load_tokens is not loaded
-static int64_t request_lookup(World *world, int64_t retrieved, int64_t known) {
+//     a run below the fastest tier that is shorter than `min_load_tokens` is not loaded
+static int64_t request_lookup(World *world, int64_t retrieved, int64_t known,
+                              int64_t min_load_tokens) {
     const Knobs *knobs = &world->knobs;
     if (world->groups_count && knobs->is_prefix) {
-        return group_lookup(world, retrieved, known);
+        return group_lookup(world, retrieved, known, min_load_tokens);
     }
     for (int64_t i = 0; i < retrieved; i++) {
         world->hit_level[i] = (int8_t)object_fastest_level(world, world->chain[i], 0);
@@ -119,7 +130,7 @@ static int64_t request_lookup(World *world, int64_t retrieved, int64_t known) {
         }
     }
     // A short run from below is not worth its load: the engine computes these tokens again.
-    if (first_below >= 0 && (end - first_below) * knobs->chunk_tokens < knobs->min_load_tokens) {
+    if (first_below >= 0 && (end - first_below) * knobs->chunk_tokens < min_load_tokens) {
         end = first_below;
     }
     return knobs->staging ? staging_cut_reads(world, retrieved, end) : end;
@@ -405,7 +416,12 @@ int64_t request_load(World *world, int64_t actor_id) {
     int64_t end = 0;
     if (knobs->mode != PREFILL_ONLY) {
         int64_t loadable = request_loadable(world, actor, known);
-        end = request_lookup(world, actor->retrieved_objects, loadable);
+        bool is_declined = request_is_declined(world, actor);
+        int64_t min_load_tokens = is_declined ? INT64_MAX : knobs->min_load_tokens;
+        end = request_lookup(world, actor->retrieved_objects, loadable, min_load_tokens);
+        for (int64_t i = 0; is_declined && i < actor->retrieved_objects; i++) {
+            world->hit_level[i] = world->hit_level[i] == 0 ? 0 : (int8_t)NONE;
+        }
     }
     // Decoding reads the last object again, if it is the request's own.
     bool has_entry = actor->own_objects > 0 || (knobs->mode == DECODE_ONLY && n > 0);

@@ -309,7 +309,7 @@ void prompt_forget_request(World *world, int64_t actor_id);
 
 // --- groups.c
 
-int64_t group_lookup(World *world, int64_t retrieved, int64_t known);
+int64_t group_lookup(World *world, int64_t retrieved, int64_t known, int64_t min_load_tokens);
 void group_lookup_again(World *world, int64_t actor_id, int64_t retrieved, int64_t end);
 
 // --- compute.c

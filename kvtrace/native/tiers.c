@@ -364,16 +364,26 @@ static void row_count_in_second(World *world, const RowSpec *row, int64_t bytes,
     world->by_second[i + 1] += rows;
 }
 
+// Bytes that a tier stores of `bytes` of an object.
+INLINE int64_t tier_stored_bytes(const Tier *tier, int64_t bytes) {
+    if (tier->stored_part_bytes == tier->full_part_bytes) {
+        return bytes;
+    }
+    return (int64_t)((__int128)bytes * tier->stored_part_bytes / tier->full_part_bytes);
+}
+
 // Emits the rows of one group of layers: one for each rank that stores the object, or reads it.
 void row_emit_layer(World *world, const RowSpec *row, int64_t layer) {
     const int64_t ranks = world->knobs.ranks;
     const int64_t layers = world->knobs.layers;
-    const int64_t length = row->size / (ranks * layers);
     const int64_t now = row->now;
     const int64_t op = row->op;
     const int64_t level = row->level;
     // A fleet's link, whose level is behind all tiers, is read once and not counted by the second.
     const bool is_tier = level < world->tiers_count;
+    const int64_t full_length = row->size / (ranks * layers);
+    const int64_t length =
+        is_tier ? tier_stored_bytes(&world->tiers[level], full_length) : full_length;
     const bool has_readers = op == OP_READ && row->phase != PHASE_COLLECT && is_tier;
     const int64_t added = has_readers ? ranks * world->tiers[level].readers : ranks;
     int64_t phase = row->phase;

@@ -106,6 +106,11 @@ typedef struct {
     int64_t largest_object_bytes; // Larger objects are never stored here.
     int64_t live_bytes;           // The bytes the tier holds now.
 
+    // Compression. Rows have stored bytes; all other bytes here, limits included, are of whole
+    // objects.
+    int64_t stored_part_bytes; // What is stored of full_part_bytes.
+    int64_t full_part_bytes;
+
     // Counters.
     int64_t hits;            // Objects found here by lookups.
     int64_t hit_bytes;       // Bytes of these.
@@ -682,6 +687,7 @@ typedef struct {
     int64_t is_by_tier;      // Each tier continues the run where the tier before it had a miss.
     int64_t recomputes_last; // The object with a prompt's last token is never a hit.
     int64_t min_load_tokens; // A shorter run is not loaded from below the fastest tier.
+    int64_t min_lookup_tokens; // A shorter prompt is not looked up below the fastest tier.
     int64_t looks_past_miss; // In any tier, lookups go on past the first miss.
     int64_t loads_backwards; // In any tier, loads count as used backwards or both ways.
 

@@ -272,6 +272,12 @@ def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Me
         if tier.streams is not Streams.NONE
     ]
     notes += [
+        f"{tier.name}: objects take {tier.stored_share:g} of their bytes (stored_share); packing and"
+        " unpacking take no time"
+        for tier in preset.tiers
+        if tier.stored_share < 1
+    ]
+    notes += [
         f"{tier.name}: the engine keeps all objects in one file: --tier {tier.name}=FILE.dat"
         " replays them so; a folder gets a file for each, which takes longer"
         for tier in preset.tiers

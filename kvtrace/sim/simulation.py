@@ -31,6 +31,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import ClassVar, Self
 from weakref import WeakSet
 
@@ -351,7 +352,7 @@ def _set_knobs(
     knobs.uses_backwards = any(
         (tier.recency or p.recency) is not Recency.HEAD_FIRST for tier in p.tiers
     )
-    knobs.min_load_tokens = p.min_load_tokens
+    knobs.min_load_tokens, knobs.min_lookup_tokens = p.min_load_tokens, p.min_lookup_tokens
     knobs.offer_tokens, knobs.offers_hits = p.offer_tokens, p.offers_hits
     knobs.looks_past_miss = any(tier.looks_past_miss for tier in p.tiers)
     knobs.stores_generated, knobs.holds_answers = p.store_generated, p.holds_answers
@@ -404,15 +405,24 @@ _AS_NAMED = (
 )
 
 
+_OF_STORED_BYTES = (
+    *("limit_bytes", "low_bytes", "largest_object_bytes", "trigger_bytes", "full_bytes"),
+    "admission_window_bytes",
+)
+"""Fields of a tier that bound stored bytes, and that the simulation compares with whole objects."""
+
+
 def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
     world.tiers, world.lists = new_tiers(*tier_limits(preset))
+    shares = stored_shares(preset, sizes)
     limits = np.array([tier.store_queue for tier in preset.tiers], np.int64)
     world.tiers["queue_limit"], world.tiers["queue_first"] = limits, np.cumsum(limits) - limits
     queues = preset.fleet.instances(preset.tiers[-1].scope)
     world.store_queues = np.empty(int(limits.sum()) * queues, records.QUEUED_STORE)
-    for record, tier in zip(world.tiers, preset.tiers, strict=True):
+    for record, tier, share in zip(world.tiers, preset.tiers, shares, strict=True):
         for name in _AS_NAMED:
             record[name] = getattr(tier, name)
+        record["stored_part_bytes"], record["full_part_bytes"] = share.as_integer_ratio()
         record["heartbeat_ns"], record["bucket_bytes"] = (
             ns_of(tier.heartbeat),
             bytes_of(tier.bucket_bytes),
@@ -443,6 +453,10 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
                 ns_of(tier.evict_every),
                 round(1_000_000 * (tier.evict_share or 0)),
             )
+        if share != 1:
+            for name in _OF_STORED_BYTES:
+                record[name] = full_bytes(int(record[name]), share)
+            record["bytes_per_s"] = [full_bytes(int(rate), share) for rate in record["bytes_per_s"]]
 
 
 def set_policies(world: World, policies: Sequence[Policy]) -> None:
@@ -567,6 +581,34 @@ def _follow(following: Structure, waits: Waits, arrival_ns: Array) -> int:
         firsts,
     )
     return len(firsts)
+
+
+def stored_shares(preset: Preset, sizes: Sizes) -> list[Fraction]:
+    """Return the share of an object's bytes that each tier stores, exact for the objects of a chunk.
+
+    ConfigError if a tier's share of one of them is not a whole number of bytes, where objects have
+    several sizes; of objects of one size it is rounded down.
+    """
+    parts = sorted({int(size) // sizes.parts for size in sizes.slot_bytes.tolist()})
+    shares: list[Fraction] = []
+    for tier in preset.tiers:
+        share = Fraction(str(tier.stored_share))
+        if len(parts) == 1:
+            share = Fraction(max(1, int(parts[0] * share)), parts[0])
+        elif odd := next((part for part in parts if (part * share).denominator > 1), None):
+            raise ConfigError(
+                f"tiers.{tier.name}.stored_share={tier.stored_share}: of an object of {odd} bytes"
+                " that is no whole number of bytes; set another share"
+            )
+        shares.append(share)
+    return shares
+
+
+def full_bytes(stored_bytes: int, share: Fraction) -> int:
+    """Return how many bytes of whole objects fit into `stored_bytes`, of which each takes a share."""
+    if stored_bytes == records.UNBOUNDED:
+        return stored_bytes
+    return min(records.UNBOUNDED, stored_bytes * share.denominator // share.numerator)
 
 
 def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
@@ -1106,8 +1148,12 @@ class Simulation:
         tiers, exists = self.places
         instances = tiers[exists[:, t], t]
 
+        share = stored_shares(self.preset, self.sizes)[t]
+
         def total(name: str) -> int:
-            return int(instances[name].sum())
+            count = int(instances[name].sum())
+            # What was hit counts as it is in memory, as what was looked up does.
+            return int(count * share) if name.endswith("_bytes") and name != "hit_bytes" else count
 
         def total_if(applies: bool, name: str) -> int | UnsetType:
             return total(name) if applies else UNSET

@@ -6,7 +6,7 @@ All figures are counted from the rows, except the hit rates, which the simulatio
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -208,16 +208,23 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
             )
     beside = objects_path(reader.path)
     if beside.exists():
-        check_objects(open_table(beside, OBJECTS), ledger.extents, documents)
+        shares = {tier.stored_share for tier in meta.tiers if isinstance(tier.stored_share, float)}
+        check_objects(open_table(beside, OBJECTS), ledger.extents, documents, shares)
     return ledger, beside.exists()
 
 
-def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int]) -> None:
+def check_objects(
+    reader: Reader,
+    extents: NDArray[np.int64],
+    documents: set[int],
+    stored_shares: Iterable[float] = (),
+) -> None:
     """Raise TraceError at the first row of the objects table that contradicts the trace.
 
     `extents[o]` is the size of object o in the trace in bytes, above 0 if it is ever written;
     `documents` are the objects that the trace retrieves. The table may list objects that the trace
-    never writes: no tier admitted them.
+    never writes: no tier admitted them. It has the whole size of one of which tiers only ever
+    stored one of `stored_shares`.
     """
     document_ids, kind_names = (
         np.array(sorted(documents), dtype=np.int64),
@@ -245,6 +252,10 @@ def check_objects(reader: Reader, extents: NDArray[np.int64], documents: set[int
             & (written > 0)
             & (numbers(sizes) != written)
         )
+        for share in stored_shares:
+            # A part of a byte is not stored, but one byte always is.
+            stored = np.maximum(1, np.floor(numbers(sizes) * share))
+            is_wrong &= np.abs(stored - written) > 1
         message = "object {} is {} bytes here, but {} in the trace"
         refuse(
             is_wrong,

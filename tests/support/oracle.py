@@ -634,13 +634,20 @@ class Oracle:
         if self.groups:
             return self.find_groups(plan)
         found = self.run_of(plan.chain)
+        least = FOREVER if self.is_declined(plan) else p.min_load_tokens
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
         if (
             in_fastest < len(found)
-            and (len(found) - in_fastest) * p.chunk_tokens < p.min_load_tokens
+            and (len(found) - in_fastest) * p.chunk_tokens < least
         ):
             found = found[:in_fastest]
         return found
+
+    def is_declined(self, plan: Plan) -> bool:
+        """Return whether the plan's whole chunks are too few to be looked for below the GPU."""
+        p = self.preset
+        least = p.min_lookup_tokens
+        return least > 0 and plan.tokens // p.chunk_tokens * p.chunk_tokens < least
 
     def find_groups(self, plan: Plan) -> list[tuple[int, Tier]]:
         """Return what of the plan's chain is needed of the longest prefix that can be used."""
@@ -650,7 +657,8 @@ class Oracle:
         assert found is not None
         below = [i for i, (_, tier) in found if tier.number]
         first_below = min(below, default=end * self.per_chunk) // self.per_chunk
-        if below and (end - first_below) * p.chunk_tokens < p.min_load_tokens:
+        least = FOREVER if self.is_declined(plan) else p.min_load_tokens
+        if below and (end - first_below) * p.chunk_tokens < least:
             shorter = [of for of in usable[: first_below + 1] if of[1] is not None]
             end, found = shorter[-1]
             assert found is not None
@@ -902,7 +910,10 @@ class Oracle:
         if self.preset.workload.mode is ServingMode.PREFILL_ONLY:
             return [], []
         documents = [
-            (key, tier) for key in plan.documents if (tier := self.fastest(key)) is not None
+            (key, tier)
+            for key in plan.documents
+            if (tier := self.fastest(key)) is not None
+            and (tier.number == 0 or not self.is_declined(plan))
         ]
         documents, found = self.cut(documents, self.find(plan))
         if not self.groups:

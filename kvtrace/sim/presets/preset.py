@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Annotated
 
 import msgspec
+from msgspec import UNSET
 
 from kvtrace.core.config import (
     Bounds,
@@ -172,6 +173,12 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Objects are rounded up to a multiple of this."""
     min_load_tokens: Tokens = 0
     """Fewer cached tokens than this below the fastest tier are not loaded but computed again."""
+    min_lookup_tokens: Tokens = 0
+    """A prompt with fewer tokens in whole chunks is not looked up below the fastest tier.
+
+    What that tier lacks of it is computed again, whatever the others hold (LMCache's
+    kv_load_policy, which decides before it knows what is cached).
+    """
     recompute_last: bool = False
     """The object with the last token of a prompt is computed even if it is cached, since that token
     gives the first one of the answer: at most all tokens but one are hits.
@@ -345,7 +352,12 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers in the form of the metadata."""
         tiers = [
-            TierFacts(t.name, t.capacity_bytes, self.fleet.instance_nodes(t.scope))
+            TierFacts(
+                t.name,
+                t.capacity_bytes,
+                self.fleet.instance_nodes(t.scope),
+                UNSET if t.stored_share == 1 else t.stored_share,
+            )
             for t in self.tiers
         ]
         return [*tiers, TierFacts(LINK)] if self.fleet.is_disaggregated else tiers
@@ -482,6 +494,8 @@ def _complaints(preset: Preset) -> Iterator[str]:
         yield "layer_groups excludes a tier with staging, and layers_per_object"
     if any(t.lease for t in preset.tiers) and preset.placement is not Placement.WRITE_THROUGH:
         yield "lease needs placement=write-through"
+    if preset.min_lookup_tokens and preset.entry is not Entry.CHUNK:
+        yield "min_lookup_tokens counts whole chunks: it needs entry=chunk"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
@@ -491,6 +505,10 @@ def _complaints(preset: Preset) -> Iterator[str]:
             "write-through puts an object into every tier, which is not exclusive: set"
             " placement=write-back"
         )
+    if any(tier.stored_share < 1 for tier in preset.tiers) and (
+        preset.entry is not Entry.CHUNK or preset.partial_chunks
+    ):
+        yield "stored_share needs entry=chunk, and chunks that are all whole (partial_chunks=false)"
     yield from _complaints_of_offers(preset)
     yield from _complaints_of_queue(preset)
     yield from _complaints_of_staging(preset)
@@ -581,6 +599,7 @@ def _complaints_of_offers(preset: Preset) -> Iterator[str]:
 
 _OMITTED_IF_OFF = (
     *("each_rank_stores", "offer_tokens", "offers_hits", "partial_chunks", "layer_groups"),
+    "min_lookup_tokens",
     ATTENTION,
 )
 

@@ -156,6 +156,12 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     capacity: Capacity | None = None
     """Its capacity, such as `2TiB`; without it, or if it is `unlimited`, the tier has no bound."""
+    stored_share: Share = 1.0
+    """Share of an object's bytes that it takes here, where it is stored compressed or quantised.
+
+    0.5 is fp8 of bf16. Bytes read and written here are of this share, and the capacity is of them.
+    Packing and unpacking take no time.
+    """
     high_watermark: Share = 1.0
     """Fill level, as a share of its capacity, at which it begins to evict."""
     low_watermark: float | None = None
@@ -445,7 +451,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
         ),
         (),
     ),
-    **dict.fromkeys(("each_rank_reads", "pins_queued", "lease", *PRICES), ()),
+    **dict.fromkeys(("each_rank_reads", "pins_queued", "lease", "stored_share", *PRICES), ()),
 }
 """Knobs that have no effect while the knob they depend on, the key, is at its default."""
 
@@ -469,6 +475,8 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     yield from _complaints_of_times(tier, name)
     yield from _complaints_of_waiting(tier, name)
     yield from _complaints_of_lease(tier, name)
+    if tier.stored_share < 1 and tier.bucket_objects:
+        yield f"{name}: stored_share excludes bucket_objects: a bucket has keys beside its objects"
     if not any(tier.rates_bytes_per_s) and (tier.latency or tier.concurrency):
         yield f"{name}: latency and concurrency need read_bandwidth or write_bandwidth"
     for field, *more_policies in (

@@ -227,6 +227,7 @@ def rich_presets(draw, semantics):
         preset, tiers=tiers, exclusive=is_back and draw(st.booleans()), recency=draw(st.sampled_from(Recency)),
         pad_bytes=draw(st.sampled_from([1, 3, 16])) if is_chunk else 1,
         min_load_tokens=draw(st.sampled_from([0, 5, 9])) if is_chunk else 0,
+        min_lookup_tokens=draw(st.sampled_from([0, 0, 8, 13])) if is_chunk else 0,
         offer_tokens=draw(st.sampled_from([0, 0, 1, 4, 9])) if is_chunk else 0,
         offers_hits=is_chunk and not is_back and draw(st.booleans()),
     )  # fmt: skip
