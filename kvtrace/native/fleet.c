@@ -398,6 +398,7 @@ static void fleet_restart_requests(World *world, int64_t node) {
         actor->new_objects = 0;
         actor->join_step = NONE;
         actor->gpu_bytes = 0;
+        actor->loading_bytes = 0;
         actor->holds_count = 0;
         actor->answers_count = 0;
         actor->restarts++;
@@ -450,6 +451,9 @@ static void fleet_lose_node(World *world, int64_t node_id, int64_t kept_tiers) {
     node->first_decoding = 0;
     node->last_decoding = 0;
     node->is_gpu_full = 0;
+    node->loading_requests = 0;
+    node->loading_bytes = 0;
+    node->is_load_full = 0;
     node->link_busy_until_ns = world->control.now;
     world->control.open_nodes -= node_id < fleet->entry_nodes;
     batch_clear(world);

@@ -389,6 +389,67 @@ static void request_count_wait(World *world, Actor *actor, int64_t next_ready_ns
     actor->ready_ns = next_ready_ns;
 }
 
+// Whether a request of the objects `chain[:n]` may begin to load. As LMCache's prefetch controller
+// has it, requests are admitted in order of arrival, and any one if no other loads:
+//
+//     fewer than loads_at_once requests load
+//     their buffers are less than loads_limit_bytes
+//     and all that the fastest tier lacks of the prompt has room beside them
+static bool request_may_load(World *world, int64_t n) {
+    const Knobs *knobs = &world->knobs;
+    const Node *node = &world->fleet.nodes[world->control.node];
+    if (node->loading_requests == 0) {
+        return true;
+    }
+    if (knobs->loads_at_once && node->loading_requests >= knobs->loads_at_once) {
+        return false;
+    }
+    if (!knobs->loads_limit_bytes) {
+        return true;
+    }
+    const Tier *tier = &world->tiers[knobs->staging - 1];
+    int64_t first = 0;
+    int64_t needed_bytes = 0;
+    while (first < n && object_is_in(world, world->chain[first], 0)) {
+        first++;
+    }
+    for (int64_t i = first; i < n; i++) {
+        needed_bytes += object_size(world, world->chain[i]);
+    }
+    int64_t free_bytes = tier->full_bytes - tier->live_bytes - node->loading_bytes;
+    return node->loading_bytes < knobs->loads_limit_bytes && needed_bytes <= free_bytes;
+}
+
+// Notes that an actor's loads of `chain[:end]` are in flight, if any comes from below the staging
+// tier.
+static void request_begin_load(World *world, Actor *actor, int64_t end) {
+    int64_t staging_level = world->knobs.staging - 1;
+    Node *node = &world->fleet.nodes[world->control.node];
+    for (int64_t i = 0; i < end; i++) {
+        if (world->hit_level[i] > staging_level) {
+            actor->loading_bytes += object_size(world, world->chain[i]);
+        }
+    }
+    node->loading_requests += actor->loading_bytes > 0;
+    node->loading_bytes += actor->loading_bytes;
+}
+
+// The loads of an actor are done. The first of the node's queue, if it waits for that, tries again.
+static void request_end_load(World *world, Actor *actor) {
+    if (!actor->loading_bytes) {
+        return;
+    }
+    Control *control = &world->control;
+    Node *node = &world->fleet.nodes[control->node];
+    node->loading_requests--;
+    node->loading_bytes -= actor->loading_bytes;
+    actor->loading_bytes = 0;
+    if (node->is_load_full) {
+        event_push(world->heap, control->heap_size++, control->now, node->first_queued - 1);
+    }
+    node->is_load_full = 0;
+}
+
 // Looks the request's objects up and reads the hits; returns the time until the last read is done.
 //
 // Where a node computes one prompt at a time, prompts are looked up in turn, as schedulers do it:
@@ -427,7 +488,12 @@ int64_t request_load(World *world, int64_t actor_id) {
     bool has_entry = actor->own_objects > 0 || (knobs->mode == DECODE_ONLY && n > 0);
     actor->decode_entry = has_entry ? world->chain[n - 1] : NONE;
 
-    // Its turn has come, if there is memory for it.
+    // Its turn has come, if the loads of others leave it room, and there is memory for it.
+    bool limits_loads = knobs->loads_at_once || knobs->loads_limit_bytes;
+    if (limits_loads && !request_may_load(world, n)) {
+        node->is_load_full = 1;
+        return WAITS;
+    }
     if (!gpu_reserve(world, actor_id, end)) {
         return WAITS;
     }
@@ -469,6 +535,9 @@ int64_t request_load(World *world, int64_t actor_id) {
 
     if (load.done_ns > now) {
         request_count_wait(world, actor, load.done_ns);
+        if (limits_loads) {
+            request_begin_load(world, actor, end);
+        }
     }
     actor->step = STEP_PREFILL;
     return load.done_ns - now;
@@ -639,6 +708,7 @@ static int64_t prefill_step_ns(World *world, int64_t tokens, int64_t compute_ns)
 int64_t request_prefill(World *world, int64_t actor_id) {
     Actor *actor = &world->actors[actor_id];
     const Knobs *knobs = &world->knobs;
+    request_end_load(world, actor);
     if ((knobs->promotion || knobs->staging) && actor->hit_end) {
         answer_catch_up(world);
         request_promote(world, actor_id);

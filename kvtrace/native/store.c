@@ -48,6 +48,13 @@ static bool staging_make_buffer_room(World *world, int64_t level, int64_t slot, 
     return used_bytes + size <= tier->limit_bytes || used_bytes == 0;
 }
 
+// Bytes in the staging tier, and of buffers there for loads that are in flight. These are known
+// only where loads are limited.
+static int64_t staging_used_bytes(World *world, int64_t level) {
+    const Node *node = &world->fleet.nodes[world->control.node];
+    return world->tiers[level].live_bytes + node->loading_bytes;
+}
+
 // Takes buffers for `chain[first:n]` without what is MARK_CACHED. Returns the end of those that get
 // one. A staging tier with eviction rounds gives buffers to all of them or to none.
 static int64_t staging_take_write_buffers(World *world, int64_t level, int64_t first, int64_t n,
@@ -68,7 +75,7 @@ static int64_t staging_take_write_buffers(World *world, int64_t level, int64_t f
                 taken_bytes += size;
             }
         }
-        return tier->live_bytes + taken_bytes <= tier->limit_bytes ? n : first;
+        return staging_used_bytes(world, level) + taken_bytes <= tier->limit_bytes ? n : first;
     }
     for (int64_t i = first; i < n; i++) {
         if (world->chain_mark[i] == MARK_CACHED) {
@@ -102,7 +109,7 @@ int64_t staging_cut_reads(World *world, int64_t first, int64_t end) {
             cut = min_of(cut, i);
         }
     }
-    if (tier->live_bytes + needed_bytes <= tier->limit_bytes) {
+    if (staging_used_bytes(world, level) + needed_bytes <= tier->limit_bytes) {
         return end;
     }
     for (int64_t i = 0; i < first; i++) {

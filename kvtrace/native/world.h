@@ -341,10 +341,11 @@ typedef struct {
     int64_t first_token_ns;  // When its first token was there, the first time.
 
     // Waiting for its turn, and GPU memory.
-    int64_t next_queued; // 1 + the actor behind it in the prefill queue of its node; 0 if none.
-    int64_t gpu_bytes;   // GPU memory reserved for it while it runs.
-    GpuHold *holds;      // The slots it uses there; allocated by C.
-    int64_t holds_count; // How many these are.
+    int64_t next_queued;   // 1 + the actor behind it in the prefill queue of its node; 0 if none.
+    int64_t gpu_bytes;     // GPU memory reserved for it while it runs.
+    int64_t loading_bytes; // Buffers of the staging tier that its loads from below take now.
+    GpuHold *holds;        // The slots it uses there; allocated by C.
+    int64_t holds_count;   // How many these are.
 
     // The objects of its answer in GPU memory (answers.c). Places are tokens of its conversation,
     // without what it retrieves.
@@ -622,6 +623,9 @@ typedef struct {
     int64_t first_decoding;      // 1 + the first actor that decodes there; 0 if none does.
     int64_t last_decoding;       // 1 + the last one.
     int64_t is_gpu_full;         // Whether the first of the queue waits for such memory.
+    int64_t loading_requests;    // Requests whose loads from below the staging tier are in flight.
+    int64_t loading_bytes;       // Buffers that these take there.
+    int64_t is_load_full;        // Whether the first of the queue waits for one of them to end.
     int64_t first_waiting_store; // 1 + the first object that a tier with leases refused it.
     int64_t last_waiting_store;  // 1 + the last one; 0 if none waits.
 } Node;
@@ -683,13 +687,15 @@ typedef struct {
     int64_t keeps_ghosts; // A policy remembers what it evicted, so no object may be forgotten.
 
     // Lookup and load.
-    int64_t is_prefix;       // Only the leading run of a prompt can be used.
-    int64_t is_by_tier;      // Each tier continues the run where the tier before it had a miss.
-    int64_t recomputes_last; // The object with a prompt's last token is never a hit.
-    int64_t min_load_tokens; // A shorter run is not loaded from below the fastest tier.
+    int64_t is_prefix;         // Only the leading run of a prompt can be used.
+    int64_t is_by_tier;        // Each tier continues the run where the tier before it had a miss.
+    int64_t recomputes_last;   // The object with a prompt's last token is never a hit.
+    int64_t min_load_tokens;   // A shorter run is not loaded from below the fastest tier.
+    int64_t loads_at_once;     // Requests that load from below the staging tier; 0: any number.
+    int64_t loads_limit_bytes; // No other begins from so many bytes of buffers on; 0: no limit.
     int64_t min_lookup_tokens; // A shorter prompt is not looked up below the fastest tier.
-    int64_t looks_past_miss; // In any tier, lookups go on past the first miss.
-    int64_t loads_backwards; // In any tier, loads count as used backwards or both ways.
+    int64_t looks_past_miss;   // In any tier, lookups go on past the first miss.
+    int64_t loads_backwards;   // In any tier, loads count as used backwards or both ways.
 
     // Placement.
     int64_t is_write_back;    // New objects go to the fastest tier only, which demotes others.

@@ -342,6 +342,10 @@ def _set_knobs(
     knobs.recomputes_last = p.recompute_last
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
+    if knobs.staging:
+        staging = p.tiers[knobs.staging - 1]
+        knobs.loads_at_once = staging.loads_at_once
+        knobs.loads_limit_bytes = int((staging.capacity_bytes or 0) * (staging.loads_share or 0))
     knobs.has_timed_work = any(
         t.policy is Policy.TTL or t.evict_every or t.store_queue or t.lease for t in p.tiers
     )

@@ -636,10 +636,7 @@ class Oracle:
         found = self.run_of(plan.chain)
         least = FOREVER if self.is_declined(plan) else p.min_load_tokens
         in_fastest = next((i for i, (_, tier) in enumerate(found) if tier.number), len(found))
-        if (
-            in_fastest < len(found)
-            and (len(found) - in_fastest) * p.chunk_tokens < least
-        ):
+        if in_fastest < len(found) and (len(found) - in_fastest) * p.chunk_tokens < least:
             found = found[:in_fastest]
         return found
 

@@ -539,6 +539,8 @@ def _complaints_of_queue(preset: Preset) -> Iterator[str]:
 
 def _complaints_of_staging(preset: Preset) -> Iterator[str]:
     staging = [t for t in preset.tiers if t.staging]
+    if any(t.loads_at_once or t.loads_share for t in staging) and not preset.prefill_in_turn:
+        yield "loads_at_once and loads_share need prefill_in_turn=true: requests wait in its queue"
     if len(staging) > 1:
         yield f"one tier can stage, not {len(staging)}"
     if preset.skip_held and not staging:

@@ -252,6 +252,18 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     request; with evict_every, none of it is, and nothing is read from below without buffers for all
     of it. With placement write-through and policy lru, lfu or fifo.
     """
+    loads_at_once: Count = 0
+    """Requests that may load from the tiers below at once, which takes buffers here.
+
+    The next one waits, and all behind it. With staging. It matters where a tier below has a
+    bandwidth; 0 is any number.
+    """
+    loads_share: Share | None = None
+    """Share of its capacity that these buffers may take before no other request begins to load.
+
+    Nor does one whose whole prompt, but for what the fastest tier has, finds no room here. One
+    loads in any case. With staging and a capacity.
+    """
     loads_backwards: bool = False
     """What a request loads from here counts as used last object first, which leaves its first the
     most recent.
@@ -451,7 +463,18 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
         ),
         (),
     ),
-    **dict.fromkeys(("each_rank_reads", "pins_queued", "lease", "stored_share", *PRICES), ()),
+    **dict.fromkeys(
+        (
+            "each_rank_reads",
+            "pins_queued",
+            "lease",
+            "stored_share",
+            "loads_at_once",
+            "loads_share",
+            *PRICES,
+        ),
+        (),
+    ),
 }
 """Knobs that have no effect while the knob they depend on, the key, is at its default."""
 
@@ -490,6 +513,11 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
         yield (
             f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
         )
+    for field in ("loads_at_once", "loads_share"):
+        if getattr(tier, field) and not tier.staging:
+            yield f"{name}: {field} needs staging=true"
+    if tier.loads_share and tier.capacity_bytes is None:
+        yield f"{name}: loads_share needs a capacity"
     if tier.stores_backwards and not tier.staging:
         yield f"{name}: stores_backwards needs staging=true"
 
