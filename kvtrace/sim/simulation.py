@@ -342,10 +342,6 @@ def _set_knobs(
     knobs.recomputes_last = p.recompute_last
     knobs.staging = next((1 + t for t, tier in enumerate(p.tiers) if tier.staging), 0)
     knobs.skips_held = p.skip_held
-    if knobs.staging:
-        staging = p.tiers[knobs.staging - 1]
-        knobs.loads_at_once = staging.loads_at_once
-        knobs.loads_limit_bytes = int((staging.capacity_bytes or 0) * (staging.loads_share or 0))
     knobs.has_timed_work = any(
         t.policy is Policy.TTL or t.evict_every or t.store_queue or t.lease for t in p.tiers
     )
@@ -456,6 +452,11 @@ def _set_tiers(world: World, preset: Preset, sizes: Sizes) -> None:
             record["evict_every_ns"], record["evict_ppm"] = (
                 ns_of(tier.evict_every),
                 round(1_000_000 * (tier.evict_share or 0)),
+            )
+        if tier.staging:
+            world.knobs.loads_at_once = tier.loads_at_once
+            world.knobs.loads_limit_bytes = int(
+                (tier.capacity_bytes or 0) * (tier.loads_share or 0)
             )
         if share != 1:
             for name in _OF_STORED_BYTES:

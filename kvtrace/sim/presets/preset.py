@@ -494,8 +494,6 @@ def _complaints(preset: Preset) -> Iterator[str]:
         yield "layer_groups excludes a tier with staging, and layers_per_object"
     if any(t.lease for t in preset.tiers) and preset.placement is not Placement.WRITE_THROUGH:
         yield "lease needs placement=write-through"
-    if preset.min_lookup_tokens and preset.entry is not Entry.CHUNK:
-        yield "min_lookup_tokens counts whole chunks: it needs entry=chunk"
     if preset.partial_chunks and preset.min_load_tokens:
         yield "partial_chunks excludes min_load_tokens, which counts full chunks"
     if preset.entry is Entry.CHUNK and preset.match is Match.ANY:
@@ -505,10 +503,7 @@ def _complaints(preset: Preset) -> Iterator[str]:
             "write-through puts an object into every tier, which is not exclusive: set"
             " placement=write-back"
         )
-    if any(tier.stored_share < 1 for tier in preset.tiers) and (
-        preset.entry is not Entry.CHUNK or preset.partial_chunks
-    ):
-        yield "stored_share needs entry=chunk, and chunks that are all whole (partial_chunks=false)"
+    yield from _complaints_of_whole_chunks(preset)
     yield from _complaints_of_offers(preset)
     yield from _complaints_of_queue(preset)
     yield from _complaints_of_staging(preset)
@@ -517,6 +512,15 @@ def _complaints(preset: Preset) -> Iterator[str]:
     yield from complaints_of_workload(
         preset.workload, chunk_tokens, stores_generated=preset.store_generated
     )
+
+
+def _complaints_of_whole_chunks(preset: Preset) -> Iterator[str]:
+    is_chunk = preset.entry is Entry.CHUNK
+    is_share = any(tier.stored_share < 1 for tier in preset.tiers)
+    if is_share and (not is_chunk or preset.partial_chunks):
+        yield "stored_share needs entry=chunk, and chunks that are all whole (partial_chunks=false)"
+    if preset.min_lookup_tokens and not is_chunk:
+        yield "min_lookup_tokens counts whole chunks: it needs entry=chunk"
 
 
 def _complaints_of_queue(preset: Preset) -> Iterator[str]:

@@ -509,17 +509,20 @@ def complaints_of_tier(tier: TierSetting) -> Iterator[str]:
     ):
         if getattr(tier, field) and tier.policy not in (policies := (Policy.LRU, *more_policies)):
             yield f"{name}: {field} needs policy={' or '.join(policies)}, not {tier.policy}"
+    yield from _complaints_of_staging(tier, name)
+
+
+def _complaints_of_staging(tier: TierSetting, name: str) -> Iterator[str]:
+    """Yield the contradictions between the knobs of a tier of buffers."""
     if tier.staging and tier.admission is not Admission.ALWAYS:
         yield (
             f"{name}: staging needs admission=always: what comes to the tiers below goes through it"
         )
-    for field in ("loads_at_once", "loads_share"):
+    for field in ("loads_at_once", "loads_share", "stores_backwards"):
         if getattr(tier, field) and not tier.staging:
             yield f"{name}: {field} needs staging=true"
     if tier.loads_share and tier.capacity_bytes is None:
         yield f"{name}: loads_share needs a capacity"
-    if tier.stores_backwards and not tier.staging:
-        yield f"{name}: stores_backwards needs staging=true"
 
 
 def _complaints_of_times(tier: TierSetting, name: str) -> Iterator[str]:
