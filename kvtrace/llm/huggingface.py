@@ -35,7 +35,8 @@ granitemoe granitemoehybrid bamba olmo olmo2 olmoe stablelm cohere cohere2 smoll
 RefinedWebModel nemotron-nas jamba lfm2 olmo3 exaone exaone4 exaone4_5_text exaone_moe apertus apertus1p5_text dots1
 ernie4_5 ernie4_5_moe ernie4_5_vl_moe_text flex_olmo glm4_moe glm4v_text glm4v_moe_text glm_ocr_text granite_swa
 granitemoe_swa granitemoeshared hunyuan_v1_dense hunyuan_v1_moe lfm2_moe minimax ministral nanochat olmo_hybrid
-phi4_multimodal phimoe qwen3_moe qwen3_omni_moe_text
+phi4_multimodal phimoe qwen3_moe qwen3_omni_moe_text arctic deepseek dots_ocr internlm2 internlm3 minicpm minicpmo
+minicpmv nemotron qwen2_5_omni_text qwen2_audio
 """
 # Classes in which a missing head_dim means hidden_size / num_attention_heads.
 _PLAIN_HEAD_DIM = frozenset(_PLAIN_NAMES.split())
@@ -52,7 +53,7 @@ _LOOPS = re.compile(r"loop|ut_steps$|_cycles$|recurrence")
 # Suspects by name that leave the cache as it is.
 _HARMLESS = re.compile(
     r"^mtp_|_act$|_activation$|_bias$|_kernels$|_chunk_size$|_norm|_dt_|_eps$|_expand$|_multipliers?$"
-    r"|^(index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
+    r"|^(compression_config|index_n_heads|index_topk|indexer_rope_interleave|index_share_for_mtp_iteration|kv_channels"
     r"|global_partial_rotary_factor|global_rope|mamba_ssm_dtype|mamba_ssm_cache_dtype|max_window_layers"
     r"|use_sliding_window|sliding_window|_?sliding_window_pattern|swa_rope_theta|swa_num_attention_heads"
     r"|num_sliding_attention_heads|activation_sparsity_pattern|(linear|kda)_(lower_bound|safe_gate|a_log_max"
@@ -532,7 +533,7 @@ def _indexer(text: Fields, kinds: list[LayerKind]) -> list[shapes.Layers]:
 def _model_dtype(text: Fields, config: Fields, notes: list[str]) -> shapes.KvDtype:
     for fields in (text, config):
         for name in ("dtype", "torch_dtype"):
-            if fields.get(name) is not None:
+            if fields.get(name) not in (None, "auto"):
                 dtype = shapes.parse_dtype(fields.text(name) or "", f"{fields.where}: {name}")
                 if dtype is not shapes.KvDtype.FP32:
                     return dtype
@@ -554,7 +555,11 @@ def _kv_dtype(
 ) -> shapes.KvDtype:
     if chosen is not None:
         return shapes.parse_dtype(chosen, named_parameter("kv_dtype"))
-    quantised = config.nested("quantization_config") or text.nested("quantization_config")
+    # Releases of compressed-tensors before 0.6 called it compression_config, which vLLM reads, too.
+    names = ("quantization_config", "compression_config")
+    quantised = next(
+        (found for name in names for part in (config, text) if (found := part.nested(name))), None
+    )
     if quantised is None:
         return model_dtype
     if isinstance(quantised.get("kv_cache_scheme"), str):
@@ -575,7 +580,8 @@ def _kv_dtype(
                 "kv_cache_scheme", f"unknown scheme {key}: set {named_parameter('kv_dtype')}"
             )
         return dtypes[key]
-    if (algorithm := quantised.text("kv_cache_quant_algo")) is not None:
+    algorithm = quantised.text("kv_cache_quant_algo")
+    if algorithm is not None and algorithm.lower() != "none":
         return shapes.parse_dtype(algorithm, f"{quantised.where}: kv_cache_quant_algo")
     return model_dtype
 

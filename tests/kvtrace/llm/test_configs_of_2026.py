@@ -498,6 +498,27 @@ PALIGEMMA_2 = {
             0,
             0,
         ),
+        # As compressed-tensors named it before 0.6; and ModelOpt's word for no quantization.
+        (
+            HEADS | {"compression_config": {"kv_cache_scheme": {"type": "float", "num_bits": 8}}},
+            4 * 2 * 2 * 128,
+            0,
+            0,
+        ),
+        (
+            HEADS | {"quantization_config": {"kv_cache_quant_algo": "NONE"}},
+            4 * 2 * 2 * 128 * 2,
+            0,
+            0,
+        ),
+        (HEADS | {"torch_dtype": "auto"}, 4 * 2 * 2 * 128 * 2, 0, 0),
+        # Qwen 2.5 Omni leaves the width of a head to hidden_size.
+        (
+            HEADS | {"model_type": "qwen2_5_omni_text", "head_dim": None},
+            4 * 2 * 2 * 128 * 2,
+            0,
+            0,
+        ),
         # vLLM and SGLang serve what was trained in 32 bits in 16.
         (HEADS | {"torch_dtype": "float32"}, 4 * 2 * 2 * 128 * 2, 0, 0),
     ],
@@ -509,6 +530,10 @@ PALIGEMMA_2 = {
         "deepseek-ocr",
         "paligemma-2",
         "float-of-4-bits",
+        "compression-config",
+        "quantization-none",
+        "auto",
+        "qwen-2.5-omni",
         "float32",
     ],
 )
