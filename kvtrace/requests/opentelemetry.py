@@ -1,8 +1,7 @@
-"""OpenTelemetry spans of generative AI, as OTLP JSON: when requests came and how long they were.
+"""OpenTelemetry spans of generative AI, as JSON: when requests came and how long they were.
 
-A collector's file exporter writes one document a line; Tempo and people write one indented
-document, whose spans Tempo calls `batches`, or puts into `trace`. A span says no more of a prompt
-than its length, so prompts share a prefix only within a conversation.
+`span_layouts.py` has the layouts. A span says no more of a prompt than its length, so prompts share a
+prefix only within a conversation.
 
 Libraries older than the conventions name things their own way: OpenLLMetry has the kind of a request
 and of a span in `llm.request.type` and `traceloop.span.kind`, OpenInference has its kinds in
@@ -15,14 +14,10 @@ span that was exported twice counts once, too.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
 from kvtrace.core.errors import TraceError
-from kvtrace.core.json_types import JsonObject
 from kvtrace.requests import requests as reading
 from kvtrace.requests.nested_calls import (
     Span,
@@ -32,6 +27,7 @@ from kvtrace.requests.nested_calls import (
     enclosing_calls,
     views_of_call,
 )
+from kvtrace.requests.span_layouts import ExportedSpan, SpanDocument, is_of_spans, spans_of
 
 INPUT: Final = "gen_ai.usage.input_tokens"
 OUTPUT: Final = "gen_ai.usage.output_tokens"
@@ -70,62 +66,25 @@ _CALLS: Final = frozenset(
 """Operations that compute a prompt and an answer."""
 
 
-class _Attribute(msgspec.Struct):
-    key: str
-    value: JsonObject = {}
-
-
-class _Span(msgspec.Struct, rename="camel"):
-    trace_id: str = ""
-    span_id: str = ""
-    parent_span_id: str | None = None
-    name: str = ""
-    kind: str | int = ""
-    """A number, or a name such as SPAN_KIND_SERVER."""
-    start_time_unix_nano: str | int = 0
-    end_time_unix_nano: str | int = 0
-    attributes: list[_Attribute] | None = None
-
-
-class _Scope(msgspec.Struct):
-    spans: list[_Span] = []
-
-
-class _Resource(msgspec.Struct, rename="camel"):
-    scope_spans: list[_Scope] = []
-    instrumentation_library_spans: list[_Scope] = []
-    """The name of `scope_spans` before version 0.16 of OTLP."""
-
-
-class _Document(msgspec.Struct, rename="camel"):
-    resource_spans: list[_Resource] = []
-    batches: list[_Resource] = []
-    """Tempo's name of `resource_spans`."""
-    trace: _Document | None = None
-    """The same in an answer of version 2 of Tempo's API."""
-
-
-@reading.source(
-    lambda start: start.has_json_with("resourceSpans") or start.has_json_with("batches")
-)
+@reading.source(is_of_spans)
 def otel(path: Path) -> reading.Requests:
     """Read a request for each call of a model in the spans at `path`.
 
     Raises:
-        TraceError: if the file is not OTLP JSON, a span's time or tokens are no count, or no span
+        TraceError: if the file is not of spans as JSON, a span's time or tokens are no count, or no span
             is a call.
     """
-    documents = reading.JsonLines(path, _Document, may_be_indented=True)
+    documents = reading.JsonLines(path, SpanDocument, may_be_indented=True)
     calls: dict[SpanKey, Span] = {}
     operations: dict[SpanKey, str] = {}
     kinds: dict[SpanKey, str] = {}
     repeated = 0
     for number, document in documents:
-        for span in _spans(document):
+        for span in spans_of(document, documents, number):
             key: SpanKey = (span.trace_id, span.span_id) if span.span_id else len(calls)
             repeated += key in calls
             calls[key], operations[key] = _read_span(span, documents, number)
-            kinds[key] = str(span.kind).removeprefix("SPAN_KIND_")
+            kinds[key] = span.kind
     guessed = _link_servers(calls, kinds)
     keys, counts = _calls_once(calls)
     requests = reading.Gathered()
@@ -224,22 +183,11 @@ def _calls_once(calls: dict[SpanKey, Span]) -> tuple[list[SpanKey], Counter[str]
     return keys, left_out
 
 
-def _spans(document: _Document) -> Iterator[_Span]:
-    if document.trace is not None:
-        yield from _spans(document.trace)
-    for resource in (*document.resource_spans, *document.batches):
-        for scope in (*resource.scope_spans, *resource.instrumentation_library_spans):
-            yield from scope.spans
-
-
 def _read_span(
-    span: _Span, documents: reading.JsonLines[_Document], number: int
+    span: ExportedSpan, documents: reading.JsonLines[SpanDocument], number: int
 ) -> tuple[Span, str]:
     """Return the call of a span, and the operation that it names; empty if it names none."""
-    attributes = {
-        OTHER_NAMES.get(attribute.key, attribute.key): next(iter(attribute.value.values()), None)
-        for attribute in span.attributes or ()
-    }
+    attributes = {OTHER_NAMES.get(name, name): value for name, value in span.attributes.items()}
 
     def count(name: str) -> int | None:
         return None if name not in attributes else _count(attributes[name], name, documents, number)
@@ -250,17 +198,13 @@ def _read_span(
     start_ns = end_ns = 0
     if is_call:
         longest = reading.MAX_CLOCK_NS
-        start_ns = _count(
-            span.start_time_unix_nano, "startTimeUnixNano", documents, number, 1, longest
-        )
-        end_ns = _count(
-            span.end_time_unix_nano, "endTimeUnixNano", documents, number, maximum=longest
-        )
+        start_ns = _count(span.start_ns, "startTimeUnixNano", documents, number, 1, longest)
+        end_ns = _count(span.end_ns, "endTimeUnixNano", documents, number, maximum=longest)
     conversation = attributes.get(CONVERSATION)
     kinds = (str(attributes[name]).lower() for name in _KINDS_OF_SPANS if attributes.get(name))
     operation = next(kinds, "")
     return Span(
-        parent=(span.trace_id, span.parent_span_id) if span.parent_span_id else None,
+        parent=(span.trace_id, span.parent_id) if span.parent_id else None,
         role=_role(operation or span.name.split(" ", 1)[0]),
         input_tokens=input_tokens,
         output_tokens=count(OUTPUT) if is_call else None,
@@ -284,7 +228,7 @@ def _role(operation: str) -> SpanRole:
 def _count(
     value: object,
     name: str,
-    documents: reading.JsonLines[_Document],
+    documents: reading.JsonLines[SpanDocument],
     number: int,
     minimum: int = 0,
     maximum: int = reading.MAX_TOKENS,

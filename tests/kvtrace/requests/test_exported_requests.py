@@ -165,7 +165,7 @@ def test_a_server_span_inherits_from_its_client(tmp_path):
     assert requests.arrival_ns.tolist() == [0, 7 * 10**9]
 
 
-def test_a_server_whose_parent_is_not_exported_is_its_client_s_call(tmp_path):
+def test_a_server_without_its_parent_is_its_client_s_call(tmp_path):
     # The span of HTTP between client and server is missing.
     client = span(1, tokens=(17, 40), start=10) | {"kind": 3}
     server = span(2, parent="http", tokens=(17, 40), start=10) | {"kind": "SPAN_KIND_SERVER"}
@@ -182,23 +182,73 @@ def test_a_server_whose_parent_is_not_exported_is_its_client_s_call(tmp_path):
     assert totals(otel.read(path)) == (4, 69, 124)
 
 
+def values_of(exported):
+    """The attributes of a span of `span` as plain values."""
+    return {a["key"]: next(iter(a["value"].values())) for a in exported["attributes"]}
+
+
+def of_console(exported):
+    """The same span as the console exporter of the SDK for Python prints it."""
+    start, end = (
+        f"1970-01-01T00:00:{int(exported[name]) // 10**9:02}.000000Z"
+        for name in ("startTimeUnixNano", "endTimeUnixNano")
+    )
+    return {
+        "name": exported["name"],
+        "context": {"trace_id": exported["traceId"], "span_id": exported["spanId"]},
+        "kind": "SpanKind.CLIENT",
+        "parent_id": exported["parentSpanId"] or None,
+        "start_time": start,
+        "end_time": end,
+        "attributes": values_of(exported),
+    }
+
+
+def of_jaeger(exported):
+    """The same span as Jaeger has it, with times in us."""
+    start, end = (int(exported[name]) // 1000 for name in ("startTimeUnixNano", "endTimeUnixNano"))
+    parent = exported["parentSpanId"]
+    return {
+        "traceID": exported["traceId"],
+        "spanID": exported["spanId"],
+        "operationName": exported["name"],
+        "references": [{"refType": "CHILD_OF", "traceID": "t", "spanID": parent}] if parent else [],
+        "startTime": start,
+        "duration": end - start,
+        "tags": [{"key": k, "type": "x", "value": v} for k, v in values_of(exported).items()],
+    }
+
+
 @pytest.mark.parametrize(
-    "layout", ["line", "indented", "batches", "array", "tempo-2", "one-after-the-other"]
+    "layout",
+    [
+        *("line", "indented", "batches", "array", "tempo-2", "one-after-the-other"),
+        *("jaeger", "console"),
+    ],
 )
 def test_layouts_of_otlp_give_the_same_requests(tmp_path, layout):
-    spans = [span(1, tokens=(17, 40)), span(2, start=5, tokens=(3, 4))]
+    spans = [
+        span(1, tokens=(17, 40)),
+        span(2, start=5, tokens=(3, 4)),
+        span(3, parent=2, start=5, tokens=(3, 4)),
+    ]
     path = tmp_path / "spans.json"
     text = {
         "line": json.dumps(document(*spans)),
         "indented": json.dumps(document(*spans), indent=2),
         "batches": json.dumps(document(*spans, key="batches"), indent=2),
-        "array": json.dumps([document(spans[0]), document(spans[1])], indent=1),
+        "array": json.dumps([document(spans[0]), document(*spans[1:])], indent=1),
         "tempo-2": json.dumps({"trace": document(*spans)}, indent=2),
         "one-after-the-other": "\n".join(json.dumps(document(one), indent=2) for one in spans),
+        "jaeger": json.dumps({"data": [{"traceID": "t", "spans": list(map(of_jaeger, spans))}]}),
+        "console": "\n".join(json.dumps(of_console(one), indent=4) for one in spans),
     }[layout]
     path.write_text(text)
     assert detect(path) == "otel"
-    assert totals(otel.read(path)) == (2, 20, 44)
+    requests = otel.read(path)
+    assert totals(requests) == (2, 20, 44)
+    assert requests.arrival_ns.tolist() == [0, 4 * 10**9]
+    assert requests.answered_ns.tolist() == [10**9, 5 * 10**9]
 
 
 def test_whole_floats_and_null_attributes_of_spans(tmp_path):

@@ -174,7 +174,7 @@ def test_hits_and_pages_are_those_of_mooncake(tmp_path, name, differ, pages_rel)
     assert pages == pytest.approx(capture["pages"], rel=pages_rel)
 
 
-def test_prompts_that_just_exceed_dram_differ_as_runs_of_mooncake_do(tmp_path):
+def test_prompts_beyond_dram_differ_as_runs_of_mooncake_do(tmp_path):
     """Three runs of Mooncake with the same 70 requests hit 1,925 to 2,675 pages.
 
     Which pages are pinned when DRAM is full is decided by when in a second the client's heartbeats
