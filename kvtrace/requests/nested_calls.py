@@ -64,7 +64,8 @@ def enclosing_calls(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
     """
     enclosing: set[SpanKey] = set()
     for span in spans.values():
-        if span.input_tokens is None or span.role in (SpanRole.ROLL_UP, SpanRole.EMBEDDING):
+        is_roll_up = span.role is SpanRole.ROLL_UP
+        if span.input_tokens is None or is_roll_up or is_of_embedding(span, spans):
             continue
         for key, outer in ancestors(span, spans):
             if outer.role is SpanRole.ROLL_UP or key in enclosing:
@@ -72,6 +73,21 @@ def enclosing_calls(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
             if outer.input_tokens is not None:
                 enclosing.add(key)
     return enclosing
+
+
+def is_of_embedding(span: Span, spans: Mapping[SpanKey, Span]) -> bool:
+    """Return whether a span is an embedding, or the same one seen closer to the model.
+
+    Servers' spans often do not say what they computed; the client's does.
+    """
+    if span.role is SpanRole.EMBEDDING:
+        return True
+    for _key, outer in ancestors(span, spans):
+        if outer.role in (SpanRole.EMBEDDING, SpanRole.ROLL_UP):
+            return outer.role is SpanRole.EMBEDDING
+        if outer.input_tokens is not None:
+            return False
+    return False
 
 
 def views_of_call(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[Span]:

@@ -25,6 +25,7 @@ from kvtrace.requests.nested_calls import (
     SpanRole,
     conversation_of,
     enclosing_calls,
+    is_of_embedding,
     views_of_call,
 )
 from kvtrace.requests.span_layouts import ExportedSpan, SpanDocument, is_of_spans, spans_of
@@ -172,10 +173,10 @@ def _calls_once(calls: dict[SpanKey, Span]) -> tuple[list[SpanKey], Counter[str]
     for key, call in calls.items():
         if call.input_tokens is None:
             left_out["without tokens"] += 1
-        elif call.role is SpanRole.EMBEDDING:
-            left_out["embeddings"] += 1
         elif call.role is SpanRole.ROLL_UP:
             left_out["roll-ups"] += 1
+        elif is_of_embedding(call, calls):
+            left_out["embeddings"] += 1
         elif key in enclosing:
             left_out["enclosing"] += 1
         else:

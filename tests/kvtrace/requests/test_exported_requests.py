@@ -126,6 +126,24 @@ def totals(requests):
             ],
             (1, 10, 4),
         ),
+        # The server of an embedding does not say that it is one.
+        (
+            [
+                span(1, operation="embeddings", tokens=(99,)),
+                named_span(2, "llm_request", {OLD_INPUT: 99}) | {"parentSpanId": "1"},
+                span(3, tokens=(10, 4)),
+            ],
+            (1, 10, 4),
+        ),
+        # A call that looks something up meanwhile is a call all the same.
+        (
+            [
+                span(1, tokens=(10, 4)),
+                span(2, parent=1, operation="embeddings", tokens=(99,)),
+                named_span(3, "llm_request", {OLD_INPUT: 99}) | {"parentSpanId": "2"},
+            ],
+            (1, 10, 4),
+        ),
         # The server that failed counted no prompt: the client's span is the request.
         ([span(1, tokens=(10, 4)), span(2, parent=1, tokens=(0, 0))], (1, 10, 4)),
         # Spans that enclose each other are damaged, and end.
@@ -143,6 +161,8 @@ def totals(requests):
         "openllmetry",
         "openinference",
         "rerank",
+        "server-of-embedding",
+        "call-with-embedding",
         "failed-server",
         "circle",
     ],
