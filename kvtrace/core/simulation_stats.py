@@ -146,6 +146,7 @@ class TierStats(msgspec.Struct, frozen=True, kw_only=True):
     hit_ratio: float | None
     """Hits in this tier over the lookups in all tiers; None without lookups."""
     hit_bytes: int
+    """Of whole objects, also where the tier stores a share of their bytes."""
     read_bytes: int
     written_bytes: int
     """All writes, those before the start (`populated_bytes`) included."""

@@ -519,6 +519,8 @@ def _complaints_of_whole_chunks(preset: Preset) -> Iterator[str]:
     is_share = any(tier.stored_share < 1 for tier in preset.tiers)
     if is_share and (not is_chunk or preset.partial_chunks):
         yield "stored_share needs entry=chunk, and chunks that are all whole (partial_chunks=false)"
+    if preset.holds_answers and preset.tiers[0].stored_share < 1:
+        yield "tiers.gpu.stored_share=1 is needed: what runs is whole in GPU memory"
     if preset.min_lookup_tokens and not is_chunk:
         yield "min_lookup_tokens counts whole chunks: it needs entry=chunk"
 

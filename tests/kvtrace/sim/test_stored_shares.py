@@ -155,3 +155,8 @@ def test_shares_need_objects_of_whole_chunks(change, message):
 def test_shares_exclude_buckets():
     with pytest.raises(ConfigError, match="stored_share excludes bucket_objects"):
         load_preset("mooncake-store", ["tiers.nvme.stored_share=0.5"])
+
+
+def test_gpu_memory_holds_whole_objects():
+    with pytest.raises(ConfigError, match="whole in GPU memory"):
+        load_preset("vllm-fs", ["tiers.gpu.stored_share=0.5"])
