@@ -30,7 +30,6 @@ from kvtrace.requests.nested_calls import (
     SpanRole,
     conversation_of,
     enclosing_calls,
-    is_of_embedding,
     views_of_call,
 )
 
@@ -175,8 +174,6 @@ class _Observations:
                 left_out["in other units"] += 1
             elif span.input_tokens is None:
                 left_out["without tokens"] += 1
-            elif is_of_embedding(span, self.spans):
-                left_out[SpanRole.EMBEDDING.name] += 1
             elif key in enclosing:
                 left_out["enclosing"] += 1
             else:

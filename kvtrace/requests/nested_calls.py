@@ -44,6 +44,8 @@ class Span:
     end_ns: int | None
     conversation: str | None
     row: int = 0
+    is_named: bool = True
+    """Whether it says what it is; else a span around it may."""
 
 
 def ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[tuple[SpanKey, Span]]:
@@ -80,8 +82,8 @@ def is_of_embedding(span: Span, spans: Mapping[SpanKey, Span]) -> bool:
 
     Servers' spans often do not say what they computed; the client's does.
     """
-    if span.role is SpanRole.EMBEDDING:
-        return True
+    if span.is_named:
+        return span.role is SpanRole.EMBEDDING
     for _key, outer in ancestors(span, spans):
         if outer.role in (SpanRole.EMBEDDING, SpanRole.ROLL_UP):
             return outer.role is SpanRole.EMBEDDING

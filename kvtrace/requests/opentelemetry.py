@@ -204,15 +204,17 @@ def _read_span(
     conversation = attributes.get(CONVERSATION)
     kinds = (str(attributes[name]).lower() for name in _KINDS_OF_SPANS if attributes.get(name))
     operation = next(kinds, "")
+    role = _role(operation or span.name.split(" ", 1)[0])
     return Span(
         parent=(span.trace_id, span.parent_id) if span.parent_id else None,
-        role=_role(operation or span.name.split(" ", 1)[0]),
+        role=role,
         input_tokens=input_tokens,
         output_tokens=count(OUTPUT) if is_call else None,
         cached_tokens=(count(CACHED) or 0) if is_call else 0,
         start_ns=start_ns,
         end_ns=end_ns,
         conversation=None if conversation is None else str(conversation),
+        is_named=bool(operation) or role is not SpanRole.CALL,
     ), operation
 
 
