@@ -81,12 +81,16 @@ def test_buffers_and_memory_tiers_that_do_not_fit_are_refused(
 FLEET = ("kvtrace", "gen", "--preset", "vllm-fs", "--nodes", "1000", "--users", "4000")
 
 
-@pytest.mark.parametrize("limit_mib", [300, 600, 800, 1000, 1300])
+@pytest.mark.parametrize(
+    "limit_mib",
+    [300, *(pytest.param(mib, marks=pytest.mark.full) for mib in (600, 800, 1000, 1300))],
+)
 def test_a_simulation_that_does_not_fit_is_refused(run_with: Run, limit_mib: int):
     done = run_with(limit_mib, *FLEET, "--duration", "60s", "-o", "fleet.parquet")
     assert done.returncode == OUT_OF_MEMORY, (done.returncode, done.stderr)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "argv",
     [

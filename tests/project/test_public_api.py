@@ -84,6 +84,7 @@ def hit_ratio(folder: Path) -> float | None:
 """
 
 
+@pytest.mark.full
 def test_a_users_strict_mypy_passes(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(USER_CODE)
@@ -98,6 +99,7 @@ def test_a_users_strict_mypy_passes(tmp_path):
     assert out.returncode == 0, out.stdout
 
 
+@pytest.mark.full
 def test_a_users_wrong_type_is_found(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "user.py").write_text(

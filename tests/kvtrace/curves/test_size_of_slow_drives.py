@@ -32,6 +32,7 @@ def skewed_requests(seed: int, count: int = 400) -> kt.Requests:
     return kt.Requests.from_polars(frame, block_tokens=BLOCK_TOKENS)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("seed", "dram_price", "target"),
     # 11.5 and 3 % above the cheapest of the grid before slow loads had a search of their own.

@@ -155,7 +155,17 @@ def test_twice_a_hostile_line_takes_twice_the_time(tmp_path, kind):
     check_reader(tmp_path, kind, PATTERNS)
 
 
-@pytest.mark.parametrize("kind", [*request_heads(), *import_heads()])
+LINES = ("mooncake", "otel", "vllm-log", "fio-log")
+"""Readers of lines, of documents, of text by patterns and of a table; the others with --full."""
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in LINES else pytest.mark.full)
+        for kind in [*request_heads(), *import_heads()]
+    ],
+)
 def test_twice_the_lines_take_twice_the_time(tmp_path, kind):
     call, name, whole = reader_of(kind, tmp_path)
     path = tmp_path / name

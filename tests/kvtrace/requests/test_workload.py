@@ -549,7 +549,7 @@ WORKLOADS = {
 
 
 @pytest.mark.first(preset=1)
-@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("preset", sorted(preset_names(), key=lambda name: name != "vllm-fs"))
 @pytest.mark.parametrize("settings", WORKLOADS.values(), ids=WORKLOADS.keys())
 def test_every_preset_takes_every_workload_with_little_room(preset, settings):
     load = Load(users=2, seed=5, until_ns=2 * S, max_requests=4)
