@@ -47,6 +47,7 @@ _SUSPECT = re.compile(
     r"|hybrid_|no_rope|global_|local_attention|num_global|num_key_value|attention_window|attention_chunk"
     r"|per_layer_)"
     r"|sliding|window|pattern|^sparse_attention"
+    r"|self_decoder|cross_decoder|yoco|cross_layer|layer_sharing|share_kv|kv_shar|shared_kv|kv_reuse|reuse_kv"
 )
 # Passes over the same layers, each of which may keep a cache of its own; a single one changes nothing.
 _LOOPS = re.compile(r"loop|ut_steps$|_cycles$|recurrence")

@@ -344,8 +344,20 @@ def test_layers_may_have_heads_of_their_own(tmp_path):
             },
             "sparse_disable_index_value",
         ),
+        (HEADS | {"num_self_decoder_layers": 1}, "num_self_decoder_layers"),
+        (HEADS | {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
+        (HEADS | {"kv_sharing_interval": 2}, "kv_sharing_interval"),
     ],
-    ids=["own-window", "not-a-layer", "steps", "loops", "index-values"],
+    ids=[
+        "own-window",
+        "not-a-layer",
+        "steps",
+        "loops",
+        "index-values",
+        "halves",
+        "shared",
+        "interval",
+    ],
 )
 def test_what_may_change_the_cache_is_refused(tmp_path, config, field):
     with pytest.raises(ConfigError, match=field):
