@@ -345,7 +345,6 @@ def test_layers_may_have_heads_of_their_own(tmp_path):
             "sparse_disable_index_value",
         ),
         (HEADS | {"num_self_decoder_layers": 1}, "num_self_decoder_layers"),
-        (HEADS | {"num_kv_shared_layers": 1}, "num_kv_shared_layers"),
         (HEADS | {"kv_sharing_interval": 2}, "kv_sharing_interval"),
     ],
     ids=[
@@ -355,7 +354,6 @@ def test_layers_may_have_heads_of_their_own(tmp_path):
         "loops",
         "index-values",
         "halves",
-        "shared",
         "interval",
     ],
 )
