@@ -39,7 +39,13 @@ from kvdistill.jobs.job import (
     source_load,
     whole_mib,
 )
-from kvdistill.profile.profile import DirectionProfile, Profile, SourceKind
+from kvdistill.profile.profile import (
+    ArrivalProfile,
+    BurstSequence,
+    DirectionProfile,
+    Profile,
+    SourceKind,
+)
 from kvdistill.queries.window import READ
 from kvtrace.core import pa, pc, pq
 from kvtrace.core.errors import ConfigError
@@ -682,6 +688,25 @@ def _sample_slots(slots: Sequence[Slot], count: int, rng: np.random.Generator) -
     return values
 
 
+def _bursts_in_order(
+    arrivals: ArrivalProfile, sequence: BurstSequence, count: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Return bursts of `count` operations and the gaps between them.
+
+    The first is a random one of those that follow a pause, so that bursts close to each other stay
+    so. The last burst is followed by the first one, after a gap as long as the mean.
+    """
+    mean_gap = arrivals.gap_mean_ns or 0.0
+    gaps = np.array([*sequence.gaps_ns, mean_gap])
+    first = int(rng.choice(np.flatnonzero(np.roll(gaps, 1) >= mean_gap)))
+    gaps, ops = np.roll(gaps, -first), np.roll(np.array(sequence.ops, dtype=np.int64), -first)
+    repeats = -(-count // int(ops.sum()))
+    ends = np.minimum(np.cumsum(np.tile(ops, repeats)), count)
+    bursts = np.diff(ends, prepend=0)
+    bursts = bursts[bursts > 0]
+    return bursts, np.tile(gaps, repeats)[: len(bursts) - 1]
+
+
 def _bursts_of(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return `sizes` of bursts scaled to a sum of `count` operations, each of at least one.
 
@@ -700,14 +725,18 @@ def _sampled_times(
 ) -> NDArray[np.int64]:
     """Return due times of `count` operations in microseconds, with the profile's bursts and gaps.
 
-    The bursts are a stratified sample, whole: an operation waits for those of its own burst, so
-    the queue depth hangs on the few largest bursts, of which random draws have too many or none.
+    An operation waits for those of its own burst and of bursts shortly before it. So bursts are
+    whole, and as many large ones as in the profile. They keep their order if the profile has it and
+    the job is no shorter, beginning behind a random pause; else their order is random.
     """
     arrivals = profile.arrivals
     assert arrivals is not None
-    burst_count = max(1, round(count * arrivals.instants / profile.ops))
-    bursts = _bursts_of(count, _sample_slots(arrivals.bursts, burst_count, rng))
-    gaps = _sample_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
+    if arrivals.sequence is not None and count >= profile.ops:
+        bursts, gaps = _bursts_in_order(arrivals, arrivals.sequence, count, rng)
+    else:
+        burst_count = max(1, round(count * arrivals.instants / profile.ops))
+        bursts = _bursts_of(count, _sample_slots(arrivals.bursts, burst_count, rng))
+        gaps = _sample_slots(arrivals.gaps, len(bursts) - 1, rng).astype(np.float64)
     starts = np.concatenate([[0.0], np.cumsum(gaps)])
     if starts[-1] > 0:
         starts *= runtime_ns / starts[-1]

@@ -148,6 +148,15 @@ class Dispersion(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class BurstSequence(msgspec.Struct, frozen=True, kw_only=True):
+    """Bursts in order of time."""
+
+    ops: list[int]
+    """Number of operations of each burst."""
+    gaps_ns: list[int]
+    """Time from each burst to the next: one fewer than bursts."""
+
+
 class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     """The arrival times of reads and writes: due times of a trace, issue times of a replay."""
 
@@ -164,6 +173,8 @@ class ArrivalProfile(msgspec.Struct, frozen=True, kw_only=True):
     gaps: list[Slot]
     """Gaps between instants, in ns; slots are at most 1/16 of their value wide."""
     gap_mean_ns: float | None
+    sequence: BurstSequence | None = None
+    """The bursts in their order; null where they are many, and in files of earlier versions."""
     dispersion: Dispersion
 
 

@@ -30,6 +30,7 @@ from kvdistill.profile.profile import (
     FORMAT,
     AddressSpace,
     ArrivalProfile,
+    BurstSequence,
     Concurrency,
     DataProfile,
     DepthProfile,
@@ -207,6 +208,8 @@ def file_of(path: Path) -> Path:
 EXTENT_COLUMNS = ("object_id", "offset_bytes", "length_bytes")
 """The columns, besides time and operation, that tell the extents of objects."""
 _COLUMNS = (*EXTENT_COLUMNS, "request_id", "stage")
+_MOST_BURSTS_IN_ORDER = 4096
+"""Up to so many bursts, a profile holds their order: more would make it a file of megabytes."""
 _FOREVER = (1 << 62, -(1 << 62))
 _REPLAYER_LIMITS = (LimitCause.REPLAYER, LimitCause.DATA, LimitCause.PROCESSOR, LimitCause.MEMORY)
 _ORDERED = "ordered.parquet"
@@ -381,14 +384,23 @@ def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> Arr
     slots = (
         [Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps)
     )
+    instants = sum(row["instants"] for row in bursts)
     return ArrivalProfile(
         bucket_ns=bucket_ns,
         **{name: [row.get(name, 0) for row in buckets] for name in names},
-        instants=sum(row["instants"] for row in bursts),
+        instants=instants,
         bursts=next(slots),
         gaps=next(slots),
         gap_mean_ns=sum(row["total"] for row in gaps) / sum(row["instants"] for row in gaps),
+        sequence=_burst_sequence(db) if instants <= _MOST_BURSTS_IN_ORDER else None,
         dispersion=Dispersion(**{row["name"]: row["dispersion"] for row in windows}),
+    )
+
+
+def _burst_sequence(db: duckdb.DuckDBPyConnection) -> BurstSequence:
+    rows = query(db, "profile_bursts")
+    return BurstSequence(
+        ops=[row["burst"] for row in rows], gaps_ns=[row["gap"] for row in rows[1:]]
     )
 
 

@@ -66,11 +66,33 @@ def test_a_direction_that_begins_late_has_unknown_reuse(tmp_path, monkeypatch):
 
 
 def test_a_seed_draws_the_same(tmp_path):
-    profile = distil_rows(tmp_path, cyclic(5, 20)).profile
+    # Each gap is longer than the one before.
+    rows = [io(i * i, "write", i % 5, BLOCK) for i in range(40)]
+    profile = distil_rows(tmp_path, rows).profile
     one, same, other = (sample_operations(profile, profile.span_ns, seed)[0] for seed in (1, 1, 2))
     assert np.array_equal(one["offset"], same["offset"])
     assert np.array_equal(one["us"], same["us"])
     assert not np.array_equal(one["us"], other["us"])
+
+
+def test_bursts_close_to_each_other_stay_so(tmp_path):
+    """Ten times 30 writes, 5 more 1 ms later, and a pause of 99 ms."""
+    rows, places = [], itertools.count()
+    for start_ms in range(0, 1000, 100):
+        rows += [io(start_ms, "write", next(places), BLOCK) for _ in range(30)]
+        rows += [io(start_ms + 1, "write", next(places), BLOCK) for _ in range(5)]
+    profile = distil_rows(tmp_path, rows).profile
+    for seed in range(5):
+        for repeats in (1, 2):
+            runtime_ns = repeats * profile.span_ns
+            us = sample_operations(profile, runtime_ns, seed)[0]["us"]
+            starts, sizes = np.unique(us, return_counts=True)
+            assert sizes.tolist() == 10 * repeats * [30, 5]
+            # The pause behind the last burst is as long as the mean gap, and times are scaled.
+            assert np.diff(starts)[::2] == pytest.approx(1000, rel=0.1)
+    # A shorter job has no room for all of them.
+    us = sample_operations(profile, profile.span_ns // 2, 1)[0]["us"]
+    assert np.unique(us, return_counts=True)[1].sum() == len(rows) // 2
 
 
 def test_bursts_are_kept_whole(tmp_path):
