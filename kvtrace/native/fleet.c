@@ -265,7 +265,7 @@ static bool fleet_keep_sent(World *world, int64_t n, int64_t request, int64_t st
         bool is_there = tiers_include(world->slots[slot].live, 0);
         if (!is_there && tier_make_room(world, 0, slot, promotion.now)) {
             tier_use_in_order(world, 0, i);
-            tier_write(world, 0, slot, promotion);
+            tier_write(world, 0, slot, &promotion);
             is_any = true;
         }
     }

@@ -148,7 +148,7 @@ static void tier_note_age(World *world, int64_t slot) {
 }
 
 // Writes `slot` to a tier that does not have it and has room for it.
-void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
+void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause) {
     Tier *tier = &world->tiers[level];
     int64_t tier_slot = slot;
     if (tiers_include(world->fleet.place_tiers, level)) {
@@ -162,9 +162,9 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     }
     Slot *object = &world->slots[slot];
     if (!tier_is_endless(world, level)) {
-        policy_insert(world, level, tier_slot, cause.now);
+        policy_insert(world, level, tier_slot, cause->now);
     }
-    if (cause.phase != PHASE_DEMOTE) {
+    if (cause->phase != PHASE_DEMOTE) {
         tier_note_age(world, slot);
     }
     object->live |= 1 << level;
@@ -172,34 +172,34 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     tier->written_bytes += object->size;
     bool has_rounds = tier->evict_every_ns > 0;
     if (has_rounds && tier->next_round_ns == 0 && tier->live_bytes >= tier->trigger_bytes) {
-        tier->next_round_ns = (cause.now / tier->evict_every_ns + 1) * tier->evict_every_ns;
+        tier->next_round_ns = (cause->now / tier->evict_every_ns + 1) * tier->evict_every_ns;
     }
-    tier_pin(world, slot, tier_serve(world, level, OP_WRITE, object->size, cause.now));
-    row_emit(world, &(RowSpec){.now = cause.now,
+    tier_pin(world, slot, tier_serve(world, level, OP_WRITE, object->size, cause->now));
+    row_emit(world, &(RowSpec){.now = cause->now,
                                .op = OP_WRITE,
                                .level = level,
-                               .phase = cause.phase,
+                               .phase = cause->phase,
                                .entry = slot,
                                .size = object->size,
-                               .request = cause.request,
-                               .stage = cause.stage});
+                               .request = cause->request,
+                               .stage = cause->stage});
     slot_release_later(world, slot);
 }
 
 // Reads the whole of `slot`; returns when that is done. The caller says whether it is a hit.
-int64_t tier_read(World *world, int64_t level, int64_t slot, Cause cause) {
+int64_t tier_read(World *world, int64_t level, int64_t slot, const Cause *cause) {
     int64_t size = world->slots[slot].size;
     int64_t read_bytes = size * world->tiers[level].readers;
     world->tiers[level].read_bytes += read_bytes;
-    row_emit(world, &(RowSpec){.now = cause.now,
+    row_emit(world, &(RowSpec){.now = cause->now,
                                .op = OP_READ,
                                .level = level,
-                               .phase = cause.phase,
+                               .phase = cause->phase,
                                .entry = slot,
                                .size = size,
-                               .request = cause.request,
-                               .stage = cause.stage});
-    int64_t done_ns = tier_serve(world, level, OP_READ, read_bytes, cause.now);
+                               .request = cause->request,
+                               .stage = cause->stage});
+    int64_t done_ns = tier_serve(world, level, OP_READ, read_bytes, cause->now);
     tier_pin(world, slot, done_ns);
     return done_ns;
 }
@@ -566,8 +566,8 @@ void tier_make_room_by_demotion(World *world, int64_t level, int64_t slot, int64
         }
         Cause demotion = {now, PHASE_DEMOTE, NONE, NONE};
         tier_make_room_by_demotion(world, lower, victim, now);
-        tier_read(world, level, victim, demotion);
-        tier_write(world, lower, victim, demotion);
+        tier_read(world, level, victim, &demotion);
+        tier_write(world, lower, victim, &demotion);
         if (world->knobs.keeps_age) {
             list_settle_by_age(world, lower, slot_in_tier(world, lower, victim));
         }
