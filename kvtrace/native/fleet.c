@@ -208,7 +208,7 @@ void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
             continue;
         }
         int64_t copy = fleet->copies[entry].first_copy;
-        for (; copy != NONE; copy = fleet->copies[copy].older) {
+        for (; copy != NONE; copy = fleet->copy_links[copy].older) {
             const Slot *slot = &world->slots[copy];
             if (slot->live != 0) {
                 has_run |= fleet_extend_run(world, slot->place - 1, i - first, slot->size);

@@ -87,12 +87,13 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
 // In GPU memory, an object that running requests share was evicted: from now on each of them has
 // a copy of its own there.
 static void tier_split_shared_memory(World *world, int64_t tier_slot) {
-    Slot *object = &world->slots[tier_slot];
+    GpuUse *use = &world->gpu_uses[tier_slot];
+    int64_t size = world->slots[tier_slot].size;
     Node *node = &world->fleet.nodes[world->control.node];
-    node->gpu_bytes += (object->running_requests - 1) * object->size;
-    node->held_bytes -= object->size;
-    object->running_requests = 0;
-    object->generation++;
+    node->gpu_bytes += (use->running_requests - 1) * size;
+    node->held_bytes -= size;
+    use->running_requests = 0;
+    use->generation++;
 }
 
 // Deletes `slot` from a tier that has it. The slot is released if nothing needs it any more.
@@ -104,7 +105,8 @@ void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t
         bool is_evicted = phase != PHASE_PROMOTE && phase != PHASE_LOSE;
         policy_remove(world, level, tier_slot, is_evicted);
     }
-    if (level == 0 && world->slots[tier_slot].running_requests) {
+    bool is_in_gpu = level == 0 && world->gpu_uses_count;
+    if (is_in_gpu && world->gpu_uses[tier_slot].running_requests) {
         tier_split_shared_memory(world, tier_slot);
     }
     if (tier_slot != slot) {
