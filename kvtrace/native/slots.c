@@ -132,7 +132,10 @@ static void slot_clear_tables(World *world, int64_t slot, bool is_copy) {
     int64_t place_tiers = world->fleet.place_tiers;
     bool is_in_whole_tier = tiers_include(place_tiers, world->knobs.whole_tier) == is_copy;
     if (world->pins_count && is_in_whole_tier) {
-        world->pins[slot] = (Pin){0, 0, 0};
+        world->pins[slot] = (Pin){0, 0};
+    }
+    if (world->pinned_until_ns_count && is_in_whole_tier) {
+        world->pinned_until_ns[slot] = 0;
     }
     if (world->idle_links_count && tiers_include(place_tiers, 0) == is_copy) {
         world->idle_links[slot].newer = NOT_IDLE;

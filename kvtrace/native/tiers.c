@@ -317,13 +317,13 @@ int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now) 
 // Notes that the object is in flight until then, if a tier stores offers whole: it is not evicted
 // for an offer before.
 void tier_pin(World *world, int64_t entry, int64_t until_ns) {
-    if (!world->pins_count || entry < 0) {
+    if (!world->pinned_until_ns_count || entry < 0) {
         return;
     }
     int64_t tier_slot = slot_in_tier(world, world->knobs.whole_tier, entry);
     if (tier_slot != NONE) {
-        Pin *pin = &world->pins[tier_slot];
-        pin->until_ns = max_of(pin->until_ns, until_ns);
+        int64_t *pinned_until_ns = &world->pinned_until_ns[tier_slot];
+        *pinned_until_ns = max_of(*pinned_until_ns, until_ns);
     }
 }
 
@@ -454,7 +454,10 @@ static bool pin_is_in_flight(World *world, int64_t tier_slot, const OfferAtHand 
     const Pin *pin = &world->pins[tier_slot];
     bool is_named = pin->last_offer == offer->number;
     bool is_stored = offer->previous != 0 && pin->new_in_offer == offer->previous;
-    return is_named || is_stored || pin->until_ns > offer->now;
+    if (is_named || is_stored) {
+        return true;
+    }
+    return world->pinned_until_ns_count && world->pinned_until_ns[tier_slot] > offer->now;
 }
 
 // Evicts the least recent objects that are not in flight, down to the low mark, if `size` bytes do

@@ -278,7 +278,6 @@ typedef struct {
 
 // Of a slot in a tier that stores offers whole: what keeps it from being evicted.
 typedef struct {
-    int64_t until_ns;     // When its last read or write is done.
     int32_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
     int32_t last_offer;   // The offer that named it last.
 } Pin;
@@ -820,6 +819,9 @@ struct World {
     void *sae_memories;               // SAE: its sessions, for each place; allocated by C.
     TABLE(int64_t, ages);             // [slots]: Control.uses at the last use, with keeps_age.
     TABLE(Pin, pins);                 // [slots]; empty if no tier stores offers whole.
+    // [slots]: when the last read or write of each in a tier that stores offers whole is done; empty
+    // without such a tier, or if reads and writes take no time.
+    TABLE(int64_t, pinned_until_ns);
     TABLE(SlotPool, slot_pools);      // [2]: the slots of objects, and those of copies.
     TABLE(GpuUse, gpu_uses);          // [slots]; empty if requests do not wait for GPU memory.
     TABLE(int32_t, pending_release);  // [slots]: a stack of those that may not be needed any more.

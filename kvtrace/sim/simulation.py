@@ -491,9 +491,10 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.idle_links = np.full(idle_room, records.NOT_IDLE, records.LINK)
     world.released = np.empty(_RELEASED if has_idle_list else 0, records.GPU_HOLD)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
-    world.pins = np.zeros(
-        used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
-    )
+    whole_room = used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0
+    is_timed = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
+    world.pins = np.zeros(whole_room, records.PIN)
+    world.pinned_until_ns = np.zeros(whole_room if is_timed else 0, np.int64)
     world.slot_pools = np.zeros(2, records.SLOT_POOL)
     world.slot_pools[0] = (0, used, used + ROOM)
     world.gpu_uses = np.zeros(used + ROOM if world.knobs.is_bounded else 0, records.GPU_USE)
@@ -959,7 +960,7 @@ class Simulation:
         extend = partial(self._tables.extend, pool=pool)
         for name in ("slots", "pending_release"):
             extend(world, name, added)
-        for name in ("members", "ages", "pins", "idle_links", "gpu_uses"):
+        for name in ("members", "ages", "pins", "pinned_until_ns", "idle_links", "gpu_uses"):
             if len(getattr(world, name)):
                 extend(world, name, added)
         if len(world.links):
