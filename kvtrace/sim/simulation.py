@@ -6,12 +6,13 @@ compiled simulation starts.
 Memory in bytes:
 
 - Output: 0.03 a row, and 40 a request.
-- A chunk that a later request may name: 8. While it is live in a tier that may delete it, 48 more,
+- A chunk that a later request may name: 8. While it is live in a tier that may delete it, 36 more,
   and 8 for each such tier (and 16 a tier if any policy is not LRU), with an eighth of that as room
-  to grow. 16 more with a tier that stores offers whole, and 8 more if requests wait for GPU memory.
-  Tables grow by moving their pages (GrowableTables).
-- A chunk in a fleet: 20 more, for the chunk and for each node that has it. It is 8 in all while
-  only one node has it, in a tier that deletes nothing.
+  to grow. 8 more with a tier that stores offers whole (16 where storage takes time), and 16 more if
+  requests wait for GPU memory. Tables grow by moving their pages (GrowableTables).
+- A chunk in a fleet: 44 more for each node that has it, with what is said of tiers there, and 48 for
+  the chunk itself, without that. It is 8 in all while only one node has it, in a tier that deletes
+  nothing.
 - An entry of a turn takes the full size as long as a later request may name it. So does any chunk
   with decode reads, and with the policies s3fifo and arc, for which every block of a file counts as
   one that may still be named.
