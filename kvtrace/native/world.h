@@ -819,16 +819,16 @@ struct World {
     void *sae_memories;               // SAE: its sessions, for each place; allocated by C.
     TABLE(int64_t, ages);             // [slots]: Control.uses at the last use, with keeps_age.
     TABLE(Pin, pins);                 // [slots]; empty if no tier stores offers whole.
-    // [slots]: when the last read or write of each in a tier that stores offers whole is done; empty
-    // without such a tier, or if reads and writes take no time.
+    // [slots]: when the last read or write of each in a tier that stores offers whole is done;
+    // empty without such a tier, or if reads and writes take no time.
     TABLE(int64_t, pinned_until_ns);
-    TABLE(SlotPool, slot_pools);      // [2]: the slots of objects, and those of copies.
-    TABLE(GpuUse, gpu_uses);          // [slots]; empty if requests do not wait for GPU memory.
-    TABLE(int32_t, pending_release);  // [slots]: a stack of those that may not be needed any more.
-    TABLE(User, users);               // Empty with a file.
-    TABLE(Actor, actors);             // Actor n is user n.
-    TABLE(int64_t, idle);             // [actors]: a stack of unused ones.
-    TABLE(Event, heap);               // [actors + 1]: who acts when.
+    TABLE(SlotPool, slot_pools);     // [2]: the slots of objects, and those of copies.
+    TABLE(GpuUse, gpu_uses);         // [slots]; empty if requests do not wait for GPU memory.
+    TABLE(int32_t, pending_release); // [slots]: a stack of those that may not be needed any more.
+    TABLE(User, users);              // Empty with a file.
+    TABLE(Actor, actors);            // Actor n is user n.
+    TABLE(int64_t, idle);            // [actors]: a stack of unused ones.
+    TABLE(Event, heap);              // [actors + 1]: who acts when.
 
     // Columns of a file of requests; empty with users.
     TABLE(int64_t, arrival_ns);
