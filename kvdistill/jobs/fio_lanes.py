@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +32,9 @@ from numpy.typing import NDArray
 
 from kvdistill.formats.fio_iolog import PlacedOperations
 from kvdistill.jobs.fio_sections import FioOptions
-from kvtrace.core import pl
+from kvdistill.queries.database import connect
+from kvtrace.core import duckdb, pa, pc, pq
+from kvtrace.core.arrays import Columns
 from kvtrace.core.units import NS_PER_S, NS_PER_US
 
 MAX_LANES = 128
@@ -45,8 +48,6 @@ _MAX_DEPTH = 256
 # bandwidth of an NVMe drive. It only affects the number of lanes.
 _STAGE_NS = 500_000
 _BYTES_PER_S = 2_000_000_000
-INDEPENDENT = -1
-"""The lane of independent operations, before lanes are numbered."""
 
 
 class Lane(msgspec.Struct, frozen=True, kw_only=True):
@@ -85,12 +86,32 @@ class LanePlan:
     """Number of requests that begin, in the trace, before their lane is free."""
 
 
+_COLUMNS = ("ts_ns", "request_id", "stage", "io_bytes")
+_ROWS_AT_ONCE = 1 << 20
+_REQUESTS = """
+    WITH stages AS (
+        SELECT request_id, stage, sum(io_bytes) AS bytes, min(ts_ns) AS first_ns,
+            max(ts_ns) AS last_ns, sum((io_bytes + {max_io_bytes} - 1) // {max_io_bytes}) AS width
+        FROM operations WHERE io_bytes > 0 AND request_id >= 0 AND stage >= 0
+        GROUP BY request_id, stage)
+    SELECT request_id::BIGINT AS request_id, max(width)::BIGINT AS width,
+        sum(bytes)::BIGINT AS bytes, count(*) AS stages, min(first_ns)::BIGINT AS first_ns,
+        max(last_ns)::BIGINT AS last_ns
+    FROM stages GROUP BY request_id ORDER BY min(first_ns), request_id
+"""
+"""One row for each request: its widest stage, its bytes and stages, its first and last operation."""
+
+
 def plan_lanes(name: str, ios: Path, max_io_bytes: int) -> LanePlan | None:
     """Return the lanes of the operations at `ios`; their logs are called `name`.laneNUMBER.iolog.
 
     Null if no request has several stages, so that no I/O waits for another.
     """
-    return _plan(name, pl.scan_parquet(ios).filter(pl.col("io_bytes") > 0), max_io_bytes)
+    with connect(ios.parent) as db:
+        db.read_parquet(str(ios)).create_view("operations")
+        requests = _requests_of(db, max_io_bytes)
+    batches = pq.ParquetFile(ios).iter_batches(_ROWS_AT_ONCE, columns=_COLUMNS[1:])
+    return _plan(name, requests, batches, max_io_bytes)
 
 
 def plan_sampled_lanes(
@@ -104,81 +125,68 @@ def plan_sampled_lanes(
     """
     instant = np.unique(operations["us"], return_inverse=True)[1]
     first_of_instant = np.searchsorted(instant, instant)
-    rows = pl.LazyFrame(
-        {
-            "ts_ns": operations["us"] * NS_PER_US,
-            "request_id": instant,
-            "stage": (np.arange(len(instant)) - first_of_instant) // stage_ops,
-            "io_bytes": operations["length"],
-        }
+    columns = (
+        operations["us"] * NS_PER_US,
+        instant,
+        (np.arange(len(instant)) - first_of_instant) // stage_ops,
+        operations["length"],
     )
-    return _plan(name, rows, max_io_bytes)
+    rows = pa.table(dict(zip(_COLUMNS, columns, strict=True)))
+    with connect() as db:
+        db.register("operations", rows)
+        requests = _requests_of(db, max_io_bytes)
+    return _plan(name, requests, rows.select(_COLUMNS[1:]).to_batches(), max_io_bytes)
 
 
-def _plan(name: str, operations: pl.LazyFrame, max_io_bytes: int) -> LanePlan | None:
-    """Return the lanes of `operations`: ts_ns, request_id, stage and io_bytes, ordered by time."""
-    rows = operations.select(
-        "ts_ns",
-        "request_id",
-        "stage",
-        "io_bytes",
-        parts=-(-pl.col("io_bytes") // max_io_bytes),
-        is_chain=(pl.col("request_id") >= 0) & (pl.col("stage") >= 0),
-    )
-    stages = (
-        rows.filter("is_chain")
-        .group_by("request_id", "stage")
-        .agg(
-            width=pl.col("parts").sum(),
-            bytes=pl.col("io_bytes").sum(),
-            first_ns=pl.col("ts_ns").min(),
-            last_ns=pl.col("ts_ns").max(),
-        )
-    )
-    requests = (
-        stages.group_by("request_id")
-        .agg(
-            width=pl.col("width").max(),
-            bytes=pl.col("bytes").sum(),
-            stages=pl.len(),
-            first_ns=pl.col("first_ns").min(),
-            last_ns=pl.col("last_ns").max(),
-        )
-        .sort("first_ns", "request_id")
-        .collect()
-    )
-    if not len(requests) or requests["stages"].max() == 1:
+def _requests_of(db: duckdb.DuckDBPyConnection, max_io_bytes: int) -> Columns:
+    """Return the columns of `_REQUESTS` of the view `operations`."""
+    requests = db.execute(_REQUESTS.format(max_io_bytes=max_io_bytes)).fetchnumpy()
+    return {name: np.asarray(values) for name, values in requests.items()}
+
+
+def _plan(
+    name: str, requests: Columns, batches: Iterable[pa.RecordBatch], max_io_bytes: int
+) -> LanePlan | None:
+    """Return the lanes of the operations in `batches`, which are those of `requests` and others."""
+    if not len(requests["stages"]) or requests["stages"].max() == 1:
         return None
     numbers, waiting, count = _assign_lanes(requests)
-    assigned = (
-        rows.select("request_id", "is_chain", "io_bytes", "parts")
-        .with_columns(
-            lane=pl.when("is_chain")
-            .then(
-                pl.col("request_id").replace_strict(requests["request_id"], numbers, default=None)
-            )
-            .otherwise(INDEPENDENT)
+    # Independent operations are last, at the number of lanes.
+    order = np.argsort(requests["request_id"])
+    request_ids, lanes = requests["request_id"][order], numbers[order]
+    largest, ios = np.zeros(count + 1, np.int64), np.zeros(count + 1, np.int64)
+    lane_of_operation = []
+    for batch in batches:
+        request_id, stage, io_bytes = (
+            pc.fill_null(batch.column(column), -1).to_numpy(zero_copy_only=False)
+            for column in _COLUMNS[1:]
         )
-        .collect()
-    )
-    widths = dict(
-        requests.with_columns(lane=numbers).group_by("lane").agg(pl.col("width").max()).iter_rows()
-    )
-    return _build_plan(name, assigned, widths, count, waiting, max_io_bytes)
+        is_io = io_bytes > 0
+        request_id, stage, io_bytes = request_id[is_io], stage[is_io], io_bytes[is_io]
+        places = np.minimum(np.searchsorted(request_ids, request_id), len(lanes) - 1)
+        is_chain = (request_id >= 0) & (stage >= 0)
+        lane = np.where(is_chain, lanes[places], np.int16(count))
+        np.maximum.at(largest, lane, io_bytes)
+        np.add.at(ios, lane, -(-io_bytes // max_io_bytes))
+        lane_of_operation.append(lane)
+    widths = np.zeros(count, np.int64)
+    np.maximum.at(widths, numbers, requests["width"])
+    built = _build_lanes(name, widths, np.minimum(largest, max_io_bytes), ios)
+    return LanePlan(built, np.concatenate(lane_of_operation), waiting)
 
 
-def _assign_lanes(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:
+def _assign_lanes(requests: Columns) -> tuple[NDArray[np.int16], int, int]:
     """Return the lane of each request, the number of waiting requests, and the number of lanes."""
     service_ns = requests["stages"] * _STAGE_NS + requests["bytes"] * NS_PER_S // _BYTES_PER_S
-    ends_ns = (requests["last_ns"] + service_ns).to_list()
-    widths = requests["width"].to_list()
-    if requests["width"].n_unique() > _MAX_WIDTHS:
+    ends_ns = (requests["last_ns"] + service_ns).tolist()
+    widths = requests["width"].tolist()
+    if len(set(widths)) > _MAX_WIDTHS:
         widths = [1 << (width - 1).bit_length() for width in widths]
     # Lanes as (end, number), a heap per width.
     free: dict[int, list[tuple[int, int]]] = defaultdict(list)
     lanes: list[int] = []
     count = waiting = 0
-    for first_ns, end_ns, width in zip(requests["first_ns"], ends_ns, widths, strict=True):
+    for first_ns, end_ns, width in zip(requests["first_ns"].tolist(), ends_ns, widths, strict=True):
         queue = free[width]
         if not (queue and queue[0][0] <= first_ns) and count < MAX_LANES:
             lane, ready_ns = count, first_ns
@@ -192,39 +200,30 @@ def _assign_lanes(requests: pl.DataFrame) -> tuple[pl.Series, int, int]:
         begins_ns = max(first_ns, ready_ns)
         heapq.heappush(free[width], (begins_ns + end_ns - first_ns, lane))
         lanes.append(lane)
-    return pl.Series(lanes, dtype=pl.Int16), waiting, count
+    return np.array(lanes, np.int16), waiting, count
 
 
-def _build_plan(
-    name: str,
-    operations: pl.DataFrame,
-    widths: dict[int, int],
-    count: int,
-    waiting: int,
-    max_io_bytes: int,
-) -> LanePlan:
-    """Return the plan of `count` lanes of chains, and a lane of independent operations if any."""
-    has_independent = bool((operations["lane"] == INDEPENDENT).any())
-    total = count + has_independent
+def _build_lanes(
+    name: str, widths: NDArray[np.int64], largest: NDArray[np.int64], ios: NDArray[np.int64]
+) -> list[Lane]:
+    """Return the lanes of chains, of these widths, and a lane of independent operations if any.
+
+    `largest` and `ios` are the largest I/O and the I/Os of each, the independent ones last.
+    """
+    total = len(widths) + bool(ios[-1])
     digits = len(str(total))
-    by_lane = operations.group_by("lane").agg(
-        largest=pl.min_horizontal(pl.col("io_bytes").max(), max_io_bytes), ios=pl.col("parts").sum()
-    )
-    facts = {lane: (largest, ios) for lane, largest, ios in by_lane.iter_rows()}
-    numbers = [*range(count), *([INDEPENDENT] * has_independent)]
     lanes = []
-    for index, number in enumerate(numbers):
-        largest, ios = facts[number]
-        max_depth = max(1, MAX_BUFFER_BYTES // (total * largest))
-        width = widths.get(number, _MAX_DEPTH)
+    for index in range(total):
+        is_chain, largest_bytes = index < len(widths), int(largest[index])
+        max_depth = max(1, MAX_BUFFER_BYTES // (total * largest_bytes))
+        width = int(widths[index]) if is_chain else _MAX_DEPTH
         lanes.append(
             Lane(
                 file=f"{name}.lane{index + 1:0{digits}d}.iolog",
-                depth=min(width, ios, _MAX_DEPTH, max_depth),
-                is_chain=number != INDEPENDENT,
-                largest_io_bytes=largest,
-                ios=ios,
+                depth=min(width, int(ios[index]), _MAX_DEPTH, max_depth),
+                is_chain=is_chain,
+                largest_io_bytes=largest_bytes,
+                ios=int(ios[index]),
             )
         )
-    lane_of_operation = operations["lane"].replace(INDEPENDENT, count).cast(pl.Int16).to_numpy()
-    return LanePlan(lanes, lane_of_operation, waiting)
+    return lanes

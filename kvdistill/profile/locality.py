@@ -19,7 +19,6 @@ from kvtrace.core import duckdb, pa
 from kvtrace.core.errors import TraceError
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.statistics import count, nearest_rank, slot_of, to_slots
-from kvtrace.core.tables import DENSE_SLACK
 
 MAX_ACCESSES = 4_000_000
 """Reads and writes of a tier whose reuse is measured, the first ones; bounds time and memory."""
@@ -88,7 +87,7 @@ def tier_reuse(
         if not is_read.any():
             continue
         numbers = objects
-        if objects.max() > len(objects) + DENSE_SLACK:
+        if objects.max() > len(objects) + _TABLE_SLACK:
             numbers = dense_numbers(objects)
         distances = reuse_distances(numbers, length, int(numbers.max()) + 1)[is_read]
         recurring = np.sort(distances[distances >= 0])
@@ -176,12 +175,16 @@ def block_accesses(offsets: NDArray[np.int64], lengths: NDArray[np.int64]) -> ND
     return dense_numbers(blocks)
 
 
+_TABLE_SLACK = 1 << 16
+"""A table by value may have so many entries more than there are values: 0.6 MB."""
+
+
 def dense_numbers(values: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the rank of each of `values` among the distinct ones; `values` are not negative."""
     if not len(values):
         return values
     largest = int(values.max())
-    if largest > DENSE_SLACK + 4 * len(values):
+    if largest > _TABLE_SLACK + 4 * len(values):
         return np.unique(values, return_inverse=True)[1].astype(np.int64)
     # A table by value takes a tenth of the time of sorting.
     is_there = np.zeros(largest + 1, np.bool_)

@@ -14,6 +14,7 @@ fixed by an option. It uses samples where they are reliable. The answer is alway
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -259,6 +260,14 @@ def search_capacities(
         search.pool.shutdown(wait=False, cancel_futures=True)
 
 
+_Key = frozenset[tuple[str, int | None]]
+
+
+def _key_of(capacities: Capacities) -> _Key:
+    """Return the capacities as a key, whatever their order."""
+    return frozenset(capacities.items())
+
+
 @dataclass(frozen=True, slots=True)
 class _Sampling:
     """Samples of a share `rate` of the objects, and their figures at unlimited capacity."""
@@ -266,6 +275,63 @@ class _Sampling:
     rate: float
     samples: list[Chains]
     unlimited: list[Sampled]
+
+
+@dataclass(slots=True)
+class _Bracket:
+    """The capacities between which a search for the least one goes on."""
+
+    low_bytes: int
+    """The largest capacity that misses the target; -1 if none is known."""
+    high_bytes: int
+    """The smallest capacity that reaches it."""
+    smallest_bytes: int
+    """Smallest capacity that is tried, except 0."""
+    least_bytes: int
+    """Nothing smaller than this can be an answer."""
+    answer_tolerance: float
+    tolerance: float
+    """Ratio of the two at which the search stops."""
+    shrink_ratio: float = 1.5
+    last_step: float = math.inf
+    """Ratio of the two when capacities around a crossing were tried last."""
+
+    def next_sizes(self, crossing_share: float) -> list[int]:
+        """Return the capacities to try next, the smallest first; none at the end of the search.
+
+        `crossing_share` is the share of the way from the low to the high one, in the logarithm of
+        the capacity, at which a line between their hit rates meets the target.
+        """
+        rounded = {_round_bytes(size) for size in self._targets(crossing_share)}
+        return sorted(size for size in rounded if self.low_bytes < size < self.high_bytes)
+
+    def _targets(self, crossing_share: float) -> tuple[float, ...]:
+        low_bytes, high_bytes = self.low_bytes, self.high_bytes
+        is_close = low_bytes >= 0 and high_bytes <= max(
+            low_bytes * self.tolerance, self.smallest_bytes
+        )
+        if is_close or high_bytes <= self.least_bytes:
+            return ()
+        if low_bytes < 0:
+            return (self.least_bytes,) if self.least_bytes else self._targets_below()
+        step = high_bytes / max(low_bytes, self.smallest_bytes)
+        # Where hits rise by a jump, a line does not tell where: then the ratio is cut in three.
+        is_jump, self.last_step = step > self.last_step**0.5, step
+        if step <= self.answer_tolerance**3:
+            return (high_bytes / step**0.5,)
+        if is_jump:
+            self.last_step = math.inf
+            return (high_bytes / step ** (2 / 3), high_bytes / step ** (1 / 3))
+        crossing, margin = high_bytes / step ** (1 - crossing_share), self.answer_tolerance**0.5
+        return (crossing / margin, crossing * margin)
+
+    def _targets_below(self) -> tuple[float, ...]:
+        """Return smaller capacities, of which none is known to miss the target."""
+        if self.high_bytes <= self.smallest_bytes:
+            return () if self.high_bytes == 0 else (0,)
+        lower = self.high_bytes / self.shrink_ratio
+        self.shrink_ratio = self.shrink_ratio**2
+        return (lower if lower > self.smallest_bytes else 0, self.high_bytes / 1.06)
 
 
 class _Search:
@@ -287,8 +353,10 @@ class _Search:
         """Smallest capacity of a tier that the engine needs."""
         self._min_sampled_bytes = 0.0
         """Smallest capacity of a tier for which samples are reliable."""
-        self._full: dict[frozenset[tuple[str, int | None]], Point] = {}
-        """Full simulations by their capacities."""
+        self._full: dict[_Key, Point] = {}
+        """Full simulations by their capacities, without prices."""
+        self._estimates: dict[_Key, Point] = {}
+        """Estimates by their capacities, without prices."""
 
     def run(self) -> Sizing:
         """Simulate the grid, search from its best point, and return the sizing."""
@@ -325,14 +393,15 @@ class _Search:
             raise ConfigError(
                 "no request looks up anything: no prompt fills an object, or repeats what is stored"
             )
-        chosen = None
+        answers: list[tuple[Point, Fragile | None]] = []
         for target in self.question.target.relaxed():
-            if chosen is None:
+            if not answers:
                 self.question = replace(self.question, target=target)
-                chosen = self._search_from_grid(points, axes)
-        fragile = None
+                answers = self._search_from_grid(points, axes)
+        chosen, fragile = min(
+            answers, key=lambda answer: _preference(answer[0]), default=(None, None)
+        )
         if chosen is not None:
-            chosen, fragile = self._make_robust(chosen)
             if chosen.optimal_hit_ratio is None:
                 chosen = replace(chosen, optimal_hit_ratio=stack.optimum(chosen.capacities))
             if all(point.capacities != chosen.capacities for point in points):
@@ -386,33 +455,43 @@ class _Search:
     def _is_met(self, point: Point, error: float = 0.0) -> bool:
         """Return whether `point` reaches the target, with `error` added to its hit rate."""
         target = self.question.target
-        is_safe = target.may_stall or not self._may_stall_unseen(point)
-        return target.is_met(point, error) and is_safe and self._can_run(point.capacities)
-
-    def _can_run(self, capacities: Capacities) -> bool:
-        """Return whether the engine runs with these capacities, unless everything below is off."""
-        tiers, roles = self.stack.preset.tiers, self.stack.roles
-        for role, size in capacities.items():
-            is_needed = tiers[roles[role]].is_required and any(
-                size_below != 0
-                for other, size_below in capacities.items()
-                if roles[other] > roles[role]
-            )
-            if is_needed and size is not None and size < self._required_bytes:
-                return False
-        return True
-
-    def _may_stall_unseen(self, point: Point) -> bool:
-        """Return whether requests may never start at `point`, whose samples do not count them.
-
-        None does where each tier that holds a whole load holds the largest.
-        """
-        return point.stalled_requests is None and any(
-            size is not None
-            and 0 < size < point.largest_load_bytes
-            and self.stack.preset.tiers[self.stack.roles[role]].loads_whole
-            for role, size in point.capacities.items()
+        is_stall_counted = target.may_stall or point.stalled_requests is not None
+        return target.is_met(point, error) and self._holds_least(
+            point.capacities, is_stall_counted=is_stall_counted
         )
+
+    def _can_be_answer(self, capacities: Capacities) -> bool:
+        """Return whether a point with these capacities can be an answer, whatever its hit rate."""
+        is_stall_counted = self.question.target.may_stall or not self._can_estimate(capacities)
+        return self._holds_least(capacities, is_stall_counted=is_stall_counted)
+
+    def _holds_least(self, capacities: Capacities, *, is_stall_counted: bool) -> bool:
+        """Return whether each of `capacities` is at least `_least_bytes`."""
+        return all(
+            size is None
+            or size >= self._least_bytes(capacities, role, is_stall_counted=is_stall_counted)
+            for role, size in capacities.items()
+        )
+
+    def _least_bytes(
+        self, capacities: Capacities, role: str, *, is_stall_counted: bool = True
+    ) -> int:
+        """Return the least capacity of `role` with which `capacities` can be an answer.
+
+        It is what the engine needs to run, unless everything below is off. Where stalled requests
+        are not counted, as in samples, a tier that holds a whole load must hold the largest:
+        requests may never start otherwise.
+        """
+        tiers, roles = self.stack.preset.tiers, self.stack.roles
+        tier, least_bytes = tiers[roles[role]], 0
+        has_tier_below = any(
+            size != 0 for other, size in capacities.items() if roles[other] > roles[role]
+        )
+        if has_tier_below and tier.is_required:
+            least_bytes = self._required_bytes
+        if has_tier_below and tier.loads_whole and not is_stall_counted:
+            least_bytes = max(least_bytes, self._ceiling.result().largest_load_bytes)
+        return least_bytes
 
     def _rejected(self, chosen: Point | None) -> Point | None:
         """Return the simulated point that would be preferred to `chosen`, but does not work.
@@ -426,7 +505,7 @@ class _Search:
         asked = target.relaxed()[-1]
         rejected = [
             point
-            for point in self._full.values()
+            for point in map(self._with_price, self._full.values())
             if asked.is_met(point)
             and not self._is_met(point)
             and _preference(point) < _preference(chosen)
@@ -447,16 +526,43 @@ class _Search:
 
     def _search_from_grid(
         self, points: list[Point], axes: dict[str, list[int | None]]
-    ) -> Point | None:
-        """Return the best point that reaches the target, simulated in full.
+    ) -> list[tuple[Point, Fragile | None]]:
+        """Return robust answers (see `_make_robust`), of which the best is chosen.
 
-        The search varies the last capacity that was not given. With prices, it also varies the
-        other capacity unless that was given: in steps of 2, then finer around the best. Without
-        prices, it first minimizes the other capacity at the grid's best point, and then the last.
+        With prices, the search without prices comes first, so that a priced answer is never dearer
+        than it: both searches are local. Only what seems to cost less is tried then.
         """
-        free = [role for role in axes if role not in self.question.axes]
-        largest = points[-1].capacities | dict.fromkeys(free, self._max_bytes)
-        points = [*points, *self._evaluate([largest])]
+        question = self.question
+        self.question = replace(question, price=None)
+        found = self._search_for_capacities([self._with_price(point) for point in points], axes)
+        answers = [] if found is None else [self._make_robust(found)]
+        self.question = question
+        if found is None or question.price is None:
+            return answers
+        answers = [self._robust_with_price(*answer) for answer in answers]
+        cheapest = self._search_for_price(self._with_price(found), points, axes)
+        if cheapest is not None and cheapest.capacities != found.capacities:
+            answers.append(self._make_robust(cheapest))
+        return answers
+
+    def _robust_with_price(
+        self, point: Point, fragile: Fragile | None
+    ) -> tuple[Point, Fragile | None]:
+        """Return an answer of `_make_robust` with its prices."""
+        if fragile is not None:
+            points = map(self._with_price, (fragile.point, fragile.worse))
+            fragile = Fragile(*points)
+        return self._with_price(point), fragile
+
+    def _search_for_capacities(
+        self, points: list[Point], axes: dict[str, list[int | None]]
+    ) -> Point | None:
+        """Return the best point without prices that reaches the target, simulated in full.
+
+        The search minimizes the first capacity that was not given at the grid's best point, and
+        then the last. None if no point reaches the target.
+        """
+        free, points = self._free_roles(axes), self._with_largest(points, axes)
         if not free:
             return self._choose(points)
         best = self._starting_point(points, free[0]) or self._choose(points)
@@ -467,12 +573,42 @@ class _Search:
             if without_tiers is not None:
                 return without_tiers
         start, inner = best, free[-1]
-        outer = next((role for role in axes if role != inner), None)
-        if free[0] == "dram" and self.question.price is None:
+        if free[0] == "dram":
             best = start = self._minimize(best, free[0], self._evaluate)
-        if outer is not None and self.question.price is not None:
+        return self._finish(best, start, inner, free, points)
+
+    def _search_for_price(
+        self, answer: Point, points: list[Point], axes: dict[str, list[int | None]]
+    ) -> Point | None:
+        """Return a point that seems cheaper than `answer`, simulated in full; None without one.
+
+        The search varies the last capacity that was not given, and the other capacity unless that
+        was given: in steps of 2, then finer around the best.
+        """
+        free, points = self._free_roles(axes), self._with_largest(points, axes)
+        outer = next((role for role in axes if role != free[-1]), None) if free else None
+        if not free or not any(answer.capacities.values()):
+            return self._choose(points)
+        start = self._starting_point(points, free[0])
+        best = start = min(filter(None, (answer, start)), key=_preference)
+        inner = free[-1]
+        if outer is not None:
             listed = [size for size in axes[outer] if size is not None]
             best = self._minimize_price(best, outer, inner, listed, is_free=outer in free)
+        if best is answer:
+            # The tolerance of a priced answer is finer.
+            missing = self._largest_missing(answer, inner)
+            return self._minimize(answer, inner, self._simulate, below=missing)
+        return self._finish(best, start, inner, free, points)
+
+    def _finish(
+        self, best: Point, start: Point, inner: str, free: Sequence[str], points: Sequence[Point]
+    ) -> Point | None:
+        """Return `best` with the least capacities, simulated in full.
+
+        The other capacity was minimized already, and so was `inner` unless `best` is `start`.
+        """
+        outer = next((role for role in best.capacities if role != inner), inner)
         # At an inner capacity of 0, the outer capacity is the one that is still too coarse.
         last = inner if best.capacities[inner] or outer not in free else outer
         if best is start or last != inner:
@@ -483,6 +619,31 @@ class _Search:
             best = self._minimize(best, last, self._evaluate)
         return self._confirm(best, last) or self._choose(points)
 
+    def _free_roles(self, axes: Iterable[str]) -> list[str]:
+        """Return the roles whose capacity no option gives."""
+        return [role for role in axes if role not in self.question.axes]
+
+    def _with_largest(self, points: list[Point], axes: dict[str, list[int | None]]) -> list[Point]:
+        """Return `points` with one of the largest capacities that the search tries."""
+        largest: Capacities = dict.fromkeys(self._free_roles(axes), self._max_bytes)
+        return [*points, *self._evaluate([points[-1].capacities | largest])]
+
+    def _largest_missing(self, point: Point, inner: str) -> Point | None:
+        """Return the full simulation with the most `inner` that misses the target below `point`.
+
+        Its other capacities are those of `point`. None if there is none.
+        """
+        others = [(role, size) for role, size in point.capacities.items() if role != inner]
+        size = point.capacities[inner] or 0
+        missing = [
+            other
+            for other in map(self._with_price, self._full.values())
+            if all(other.capacities[role] == wanted for role, wanted in others)
+            and (other.capacities[inner] or size) < size
+            and not self._is_met(other)
+        ]
+        return max(missing, key=lambda other: other.capacities[inner] or 0, default=None)
+
     def _starting_point(self, points: Sequence[Point], outer: str) -> Point | None:
         """Return the most preferred of `points` that reaches the target, None without one.
 
@@ -492,7 +653,7 @@ class _Search:
         asked = replace(self.question.target, may_stall=True)
         reaching = [point for point in preferred if asked.is_met(point)]
         if reaching and not self._is_met(reaching[0]):
-            sufficient_bytes = _round_bytes(self._ceiling.result().largest_load_bytes * 1.01)
+            sufficient_bytes = _round_up_bytes(self._ceiling.result().largest_load_bytes)
             [unstalled] = self._evaluate([reaching[0].capacities | {outer: sufficient_bytes}])
             reaching.insert(0, unstalled)
         return next((point for point in reaching if self._is_met(point)), None)
@@ -530,30 +691,36 @@ class _Search:
         # The smallest outer capacity comes first: it may lower the best price, and capacities
         # that alone cost more than the best price are then not tried.
         best = self._best_of(best, outer, sizes[:1], inner)
-        while (better := self._best_of(best, outer, sizes, inner)) is not best:
-            best = better
-        if is_free:
-            if self.stack.preset.tiers[self.stack.roles[outer]].loads_whole:
-                # The least at which no request stalls.
-                largest_bytes = self._ceiling.result().largest_load_bytes
-                best = self._best_of(best, outer, [_round_bytes(largest_bytes * 1.01)], inner)
-            outer_only_bytes = self._affordable_bytes(best, {inner: 0}, outer)
-            if outer_only_bytes is not None:
-                best = self._best_of(best, outer, [outer_only_bytes], inner)
-            for divisor in (2, 4, 8, 16):
-                center = best.capacities[outer] or 0
-                neighbours = [_round_bytes(center * 2 ** (sign / divisor)) for sign in (-1, 1)]
-                best = self._best_of(best, outer, neighbours, inner)
-            # With slow loads a little of the inner tier pays beside much of the outer one, so less
-            # and less of that is tried.
-            rounds = _SLOW_ROUNDS if self._has_slow_loads else 0
-            for _ in range(rounds):
-                center = best.capacities[outer] or 0
-                less = [_round_bytes(center / 2**doublings) for doublings in _SLOW_DOUBLINGS]
-                better = self._best_of(best, outer, less, inner)
-                if better is best:
-                    break
+        # Those that samples estimate come first: fewer of the others are affordable then.
+        estimable = [size for size in sizes if not size or size >= self._min_sampled_bytes]
+        for tried in (estimable, sizes):
+            while (better := self._best_of(best, outer, tried, inner)) is not best:
                 best = better
+        return self._refine_price(best, outer, inner) if is_free else best
+
+    def _refine_price(self, best: Point, outer: str, inner: str) -> Point:
+        """Return the cheapest of `best` and of points with capacities of `outer` near its own."""
+        if self.stack.preset.tiers[self.stack.roles[outer]].loads_whole:
+            # The least at which no request stalls.
+            largest_bytes = self._ceiling.result().largest_load_bytes
+            best = self._best_of(best, outer, [_round_up_bytes(largest_bytes)], inner)
+        outer_only_bytes = self._affordable_bytes(best, {inner: 0}, outer)
+        if outer_only_bytes is not None:
+            best = self._best_of(best, outer, [outer_only_bytes], inner)
+        for divisor in (2, 4, 8, 16):
+            center = best.capacities[outer] or 0
+            neighbours = [_round_bytes(center * 2 ** (sign / divisor)) for sign in (-1, 1)]
+            best = self._best_of(best, outer, neighbours, inner)
+        # With slow loads a little of the inner tier pays beside much of the outer one, so less
+        # and less of that is tried.
+        rounds = _SLOW_ROUNDS if self._has_slow_loads else 0
+        for _ in range(rounds):
+            center = best.capacities[outer] or 0
+            less = [_round_bytes(center / 2**doublings) for doublings in _SLOW_DOUBLINGS]
+            better = self._best_of(best, outer, less, inner)
+            if better is best:
+                break
+            best = better
         return best
 
     def _try_no_capacity(self, axes: Iterable[str]) -> Point | None:
@@ -582,7 +749,7 @@ class _Search:
                 continue
             fixed = best.capacities | {outer: size}
             inner_bytes = self._affordable_bytes(best, fixed, inner)
-            if inner_bytes is not None:
+            if inner_bytes is not None and self._can_be_answer(fixed | {inner: inner_bytes}):
                 candidates.append(fixed | {inner: inner_bytes})
         for candidate in self._evaluate(candidates):
             point = self._without_slow_loads(candidate, inner)
@@ -635,32 +802,37 @@ class _Search:
 
         Samples estimate it where they are reliable; otherwise it is simulated in full.
         """
+        by_key = {_key_of(capacities): capacities for capacities in candidates}
+        estimated = [
+            capacities
+            for key, capacities in by_key.items()
+            if key not in self._estimates and self._can_estimate(capacities)
+        ]
+        for capacities, point in zip(estimated, self._estimate(estimated), strict=True):
+            self._estimates[_key_of(capacities)] = point
         simulated = iter(
             self._simulate(
                 [capacities for capacities in candidates if not self._can_estimate(capacities)]
             )
         )
-        estimated = iter(
-            self._estimate(
-                [capacities for capacities in candidates if self._can_estimate(capacities)]
-            )
-        )
         return [
-            self._with_price(next(estimated)) if self._can_estimate(capacities) else next(simulated)
+            self._with_price(self._estimates[_key_of(capacities)])
+            if self._can_estimate(capacities)
+            else next(simulated)
             for capacities in candidates
         ]
 
     def _simulate(self, candidates: Sequence[Capacities]) -> list[Point]:
         """Return the full simulation of each candidate, in order; each is simulated once."""
-        keys = [frozenset(capacities.items()) for capacities in candidates]
+        keys = [_key_of(capacities) for capacities in candidates]
         started = {
             key: self._start(self.stack.simulate, capacities)
             for key, capacities in dict(zip(keys, candidates, strict=True)).items()
             if key not in self._full
         }
         for key, future in started.items():
-            self._full[key] = self._with_price(self._wait_for(future))
-        return [self._full[key] for key in keys]
+            self._full[key] = self._wait_for(future)
+        return [self._with_price(self._full[key]) for key in keys]
 
     def _confirm(self, estimated: Point, inner: str) -> Point | None:
         """Return the point with the least `inner` near `estimated`, simulated in full.
@@ -718,45 +890,30 @@ class _Search:
         """Return `best` with the least `inner` that reaches the target, within the tolerance.
 
         The search runs between `below`, which misses the target, and `best`, which reaches it.
-        It tries two capacities at a time around the one where a line over the logarithm of the
-        capacity meets the target. `evaluate` returns the points of the tried capacities.
+        `evaluate` returns the points of the tried capacities.
         """
-        low_bytes, shrink_ratio = -1 if below is None else below.capacities[inner] or 0, 1.5
-        smallest = max(
-            self.stack.chunk_bytes, 0 if best.sampling_rate == 1 else self._min_sampled_bytes
+        is_exact = best.sampling_rate == 1
+        is_stall_counted = self.question.target.may_stall or best.stalled_requests is not None
+        bracket = _Bracket(
+            low_bytes=-1 if below is None else below.capacities[inner] or 0,
+            high_bytes=best.capacities[inner] or 0,
+            smallest_bytes=max(
+                self.stack.chunk_bytes, 0 if is_exact else int(self._min_sampled_bytes)
+            ),
+            least_bytes=_round_up_bytes(
+                self._least_bytes(best.capacities, inner, is_stall_counted=is_stall_counted)
+            ),
+            answer_tolerance=self._tolerance,
+            tolerance=self._tolerance if is_exact else _SAMPLE_TOLERANCE,
         )
         below = below or best
-        targets: tuple[float, ...]
-        while True:
-            high_bytes = best.capacities[inner] or 0
-            tolerance = self._tolerance if best.sampling_rate == 1 else _SAMPLE_TOLERANCE
-            if high_bytes <= max(low_bytes * tolerance, 0 if low_bytes < 0 else smallest):
-                break
-            if high_bytes <= smallest:
-                targets = (0,)
-            elif low_bytes < 0:
-                # No capacity is known yet that misses the target.
-                lower = high_bytes / shrink_ratio
-                targets = (lower if lower > smallest else 0, high_bytes / 1.06)
-                shrink_ratio = shrink_ratio**2
-            else:
-                step = high_bytes / max(low_bytes, smallest)
-                crossing = high_bytes / step ** (1 - self._crossing_share(below, best))
-                if step > self._tolerance**3:
-                    margin = self._tolerance**0.5
-                    targets = (crossing / margin, crossing * margin)
-                else:
-                    targets = (high_bytes / step**0.5,)
-            rounded = {_round_bytes(size) for size in targets}
-            sizes = sorted(size for size in rounded if low_bytes < size < high_bytes)
-            if not sizes:
-                break
+        while sizes := bracket.next_sizes(self._crossing_share(below, best)):
             points = evaluate([best.capacities | {inner: size} for size in sizes])
             for size, point in zip(sizes, points, strict=True):
                 if self._is_met(point):
-                    best = point
+                    best, bracket.high_bytes = point, size
                     break
-                low_bytes, below = size, point
+                below, bracket.low_bytes = point, size
         return best
 
     def _crossing_share(self, low: Point, high: Point) -> float:
@@ -809,9 +966,6 @@ class _Search:
             return [0]
         name = role if len(stack.roles) > 1 else "nvme"
         divisors = _AXIS_DIVISORS[name]
-        if name == "nvme" and self.question.price is not None:
-            # Prices lead the search: the grid only gives its starting point.
-            divisors = divisors[1::2]
         # Every capacity of an axis is a whole number of its unit, the smallest included.
         smallest_divisor = _AXIS_DIVISORS["nvme"][0]
         unit = next((unit for unit in _ROUND_BYTES if unit * smallest_divisor <= total_bytes), 1)
@@ -830,7 +984,7 @@ class _Search:
             return sizes
         needed_bytes = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
         if self.stack.preset.tiers[self.stack.roles[role]].loads_whole:
-            needed_bytes = _round_bytes(self._ceiling.result().largest_load_bytes * 1.01)
+            needed_bytes = _round_up_bytes(self._ceiling.result().largest_load_bytes)
         known = [size for size in sizes if size is not None]
         useful: list[int | None] = [size for size in known if size >= needed_bytes]
         return useful or [max(*known, _round_bytes(needed_bytes))]
@@ -866,10 +1020,10 @@ class _Search:
         return None
 
     def _with_price(self, point: Point) -> Point:
-        """Return `point` with its price; unchanged without prices or with unlimited capacities."""
+        """Return `point` with its price; null without prices or with unlimited capacities."""
         price, sizes = self.question.price, point.capacities
         if price is None or None in sizes.values():
-            return point
+            return replace(point, price=None)
         return replace(point, price=sum(price[role] * (size or 0) for role, size in sizes.items()))
 
 
@@ -877,6 +1031,13 @@ def _round_bytes(size: float) -> int:
     """Return `size` cut to the printed digits, so the printed command gives the printed figures."""
     unit: int = 10 ** max(0, len(str(int(size))) - _SIGNIFICANT_DIGITS)
     return int(size) // unit * unit
+
+
+def _round_up_bytes(size: float) -> int:
+    """Return the least capacity of the printed digits that is at least `size`."""
+    rounded = _round_bytes(size)
+    unit: int = 10 ** max(0, len(str(int(size))) - _SIGNIFICANT_DIGITS)
+    return rounded if rounded >= size else rounded + unit
 
 
 def _sort_key(capacities: Capacities) -> list[float]:

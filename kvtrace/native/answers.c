@@ -129,7 +129,7 @@ static bool answer_write(World *world, Actor *actor, int64_t slot) {
         world->tiers[0].behind_slot = 1 + slot_in_tier(world, 0, actor->behind.slot);
     }
     Cause decode = {world->control.now, PHASE_DECODE, actor->request, actor->stage};
-    tier_write(world, 0, slot, decode);
+    tier_write(world, 0, slot, &decode);
     actor->behind = answer_object(world, slot);
     return true;
 }

@@ -138,7 +138,7 @@ int64_t store_queue_pop(World *world, int64_t level) {
 static void store_queue_write_oldest(World *world, int64_t level, int64_t now) {
     int64_t slot = store_queue_pop(world, level);
     if (slot != NONE && tier_make_room(world, level, slot, now)) {
-        tier_write(world, level, slot, (Cause){now, PHASE_STORE, NONE, NONE});
+        tier_write(world, level, slot, &(Cause){now, PHASE_STORE, NONE, NONE});
     }
 }
 

@@ -139,10 +139,10 @@ void lease_grant_looked_up(World *world, int64_t first, int64_t n) {
 }
 
 // Queues an object that was written for the tier below, if that has a queue: it is pinned at once.
-void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause) {
+void lease_queue_below(World *world, int64_t level, int64_t slot, const Cause *cause) {
     int64_t below = level + 1;
     if (lease_queues_for(world, below) && !tiers_include(world->slots[slot].live, below)) {
-        store_queue_or_make_room(world, below, slot, cause.now, cause.phase);
+        store_queue_or_make_room(world, below, slot, cause->now, cause->phase);
     }
 }
 
@@ -219,8 +219,8 @@ static bool lease_store(World *world, const WaitingStore *waiting, int64_t now) 
         return false;
     }
     Cause store = {now, PHASE_STORE, NONE, NONE};
-    tier_write(world, level, slot, store);
-    lease_queue_below(world, level, slot, store);
+    tier_write(world, level, slot, &store);
+    lease_queue_below(world, level, slot, &store);
     return true;
 }
 

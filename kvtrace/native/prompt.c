@@ -145,7 +145,11 @@ int64_t prompt_collect(World *world, int64_t actor_id) {
         places = &world->chains[actor->chain_first];
     }
     for (int64_t i = 0; i < actor->own_objects; i++) {
-        chain[n++] = own[places ? places[i] : i];
+        int64_t entry = own[places ? places[i] : i];
+        if (entry >= 0) {
+            __builtin_prefetch(&world->slots[entry]); // which is looked at next
+        }
+        chain[n++] = entry;
     }
     return n;
 }

@@ -602,7 +602,7 @@ static void request_copy_up(World *world, Actor *actor, int64_t end, int64_t sta
             int64_t limit = world->tiers[level].request_writes;
             actor->stage = stage_next(world, actor->stage, level, limit);
             Cause promotion = {now, PHASE_PROMOTE, actor->request, actor->stage};
-            tier_write(world, level, slot, promotion);
+            tier_write(world, level, slot, &promotion);
         }
     }
     actor->stage += world->control.is_stage_used;
@@ -790,7 +790,7 @@ static void decode_read_entry(World *world, Actor *actor) {
     } else {
         tier_hit(world, level, actor->decode_entry);
         Cause decode = {now, PHASE_DECODE, actor->request, actor->stage};
-        actor->reads_done_ns = tier_read(world, level, actor->decode_entry, decode);
+        actor->reads_done_ns = tier_read(world, level, actor->decode_entry, &decode);
         actor->stage++;
     }
     actor->decode_reads++;

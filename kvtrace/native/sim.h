@@ -146,7 +146,7 @@ INLINE int64_t slot_in_tier(World *world, int64_t level, int64_t slot) {
     if (!tiers_include(fleet->place_tiers, level)) {
         return slot;
     }
-    const Copy *copy = &fleet->copies[slot];
+    const Copies *copy = &fleet->copies[slot];
     return tiers_include(fleet->rack_tiers, level) ? copy->rack_copy : copy->node_copy;
 }
 
@@ -248,8 +248,8 @@ void tier_pin(World *world, int64_t entry, int64_t until_ns);
 void tier_use_behind(World *world, int64_t level, int64_t i, int64_t first, int64_t mark);
 void tier_use_in_order(World *world, int64_t level, int64_t i);
 void tier_hit(World *world, int64_t level, int64_t entry);
-int64_t tier_read(World *world, int64_t level, int64_t slot, Cause cause);
-void tier_write(World *world, int64_t level, int64_t slot, Cause cause);
+int64_t tier_read(World *world, int64_t level, int64_t slot, const Cause *cause);
+void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause);
 void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t phase);
 bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now);
 bool tier_make_room_for_offer(World *world, int64_t level, int64_t first, int64_t n,
@@ -285,7 +285,7 @@ INLINE bool lease_queues_for(World *world, int64_t level) {
     bool is_queued = tiers_include(world->knobs.queued_tiers, level);
     return is_queued && level > 0 && world->tiers[level - 1].lease_ns;
 }
-void lease_queue_below(World *world, int64_t level, int64_t slot, Cause cause);
+void lease_queue_below(World *world, int64_t level, int64_t slot, const Cause *cause);
 bool lease_make_room(World *world, int64_t level, int64_t slot, int64_t now);
 void lease_grant_looked_up(World *world, int64_t first, int64_t n);
 bool lease_wait(World *world, int64_t level, int64_t slot);

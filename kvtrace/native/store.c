@@ -214,7 +214,8 @@ static void place_write_back(World *world, Offer *offer) {
         }
         int64_t limit = world->tiers[level].request_writes;
         offer->stage = stage_next(world, offer->stage, level, limit);
-        tier_write(world, level, slot, offer_cause(world, offer, offer->first_phase));
+        const Cause cause = offer_cause(world, offer, offer->first_phase);
+        tier_write(world, level, slot, &cause);
     }
     offer->stage += world->control.is_stage_used;
 }
@@ -293,9 +294,9 @@ static void place_in_tier(World *world, Offer *offer, int64_t i, Placement place
     }
     offer->stage = stage_next(world, offer->stage, level, world->tiers[level].request_writes);
     Cause cause = offer_cause(world, offer, placement.phase);
-    tier_write(world, level, slot, cause);
+    tier_write(world, level, slot, &cause);
     if (world->tiers[level].lease_ns) {
-        lease_queue_below(world, level, slot, cause);
+        lease_queue_below(world, level, slot, &cause);
     }
 }
 

@@ -87,12 +87,13 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
 // In GPU memory, an object that running requests share was evicted: from now on each of them has
 // a copy of its own there.
 static void tier_split_shared_memory(World *world, int64_t tier_slot) {
-    Slot *object = &world->slots[tier_slot];
+    GpuUse *use = &world->gpu_uses[tier_slot];
+    int64_t size = world->slots[tier_slot].size;
     Node *node = &world->fleet.nodes[world->control.node];
-    node->gpu_bytes += (object->running_requests - 1) * object->size;
-    node->held_bytes -= object->size;
-    object->running_requests = 0;
-    object->generation++;
+    node->gpu_bytes += (use->running_requests - 1) * size;
+    node->held_bytes -= size;
+    use->running_requests = 0;
+    use->generation++;
 }
 
 // Deletes `slot` from a tier that has it. The slot is released if nothing needs it any more.
@@ -104,7 +105,8 @@ void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t
         bool is_evicted = phase != PHASE_PROMOTE && phase != PHASE_LOSE;
         policy_remove(world, level, tier_slot, is_evicted);
     }
-    if (level == 0 && world->slots[tier_slot].running_requests) {
+    bool is_in_gpu = level == 0 && world->gpu_uses_count;
+    if (is_in_gpu && world->gpu_uses[tier_slot].running_requests) {
         tier_split_shared_memory(world, tier_slot);
     }
     if (tier_slot != slot) {
@@ -148,7 +150,7 @@ static void tier_note_age(World *world, int64_t slot) {
 }
 
 // Writes `slot` to a tier that does not have it and has room for it.
-void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
+void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause) {
     Tier *tier = &world->tiers[level];
     int64_t tier_slot = slot;
     if (tiers_include(world->fleet.place_tiers, level)) {
@@ -162,9 +164,9 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     }
     Slot *object = &world->slots[slot];
     if (!tier_is_endless(world, level)) {
-        policy_insert(world, level, tier_slot, cause.now);
+        policy_insert(world, level, tier_slot, cause->now);
     }
-    if (cause.phase != PHASE_DEMOTE) {
+    if (cause->phase != PHASE_DEMOTE) {
         tier_note_age(world, slot);
     }
     object->live |= 1 << level;
@@ -172,34 +174,34 @@ void tier_write(World *world, int64_t level, int64_t slot, Cause cause) {
     tier->written_bytes += object->size;
     bool has_rounds = tier->evict_every_ns > 0;
     if (has_rounds && tier->next_round_ns == 0 && tier->live_bytes >= tier->trigger_bytes) {
-        tier->next_round_ns = (cause.now / tier->evict_every_ns + 1) * tier->evict_every_ns;
+        tier->next_round_ns = (cause->now / tier->evict_every_ns + 1) * tier->evict_every_ns;
     }
-    tier_pin(world, slot, tier_serve(world, level, OP_WRITE, object->size, cause.now));
-    row_emit(world, &(RowSpec){.now = cause.now,
+    tier_pin(world, slot, tier_serve(world, level, OP_WRITE, object->size, cause->now));
+    row_emit(world, &(RowSpec){.now = cause->now,
                                .op = OP_WRITE,
                                .level = level,
-                               .phase = cause.phase,
+                               .phase = cause->phase,
                                .entry = slot,
                                .size = object->size,
-                               .request = cause.request,
-                               .stage = cause.stage});
+                               .request = cause->request,
+                               .stage = cause->stage});
     slot_release_later(world, slot);
 }
 
 // Reads the whole of `slot`; returns when that is done. The caller says whether it is a hit.
-int64_t tier_read(World *world, int64_t level, int64_t slot, Cause cause) {
+int64_t tier_read(World *world, int64_t level, int64_t slot, const Cause *cause) {
     int64_t size = world->slots[slot].size;
     int64_t read_bytes = size * world->tiers[level].readers;
     world->tiers[level].read_bytes += read_bytes;
-    row_emit(world, &(RowSpec){.now = cause.now,
+    row_emit(world, &(RowSpec){.now = cause->now,
                                .op = OP_READ,
                                .level = level,
-                               .phase = cause.phase,
+                               .phase = cause->phase,
                                .entry = slot,
                                .size = size,
-                               .request = cause.request,
-                               .stage = cause.stage});
-    int64_t done_ns = tier_serve(world, level, OP_READ, read_bytes, cause.now);
+                               .request = cause->request,
+                               .stage = cause->stage});
+    int64_t done_ns = tier_serve(world, level, OP_READ, read_bytes, cause->now);
     tier_pin(world, slot, done_ns);
     return done_ns;
 }
@@ -315,13 +317,13 @@ int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now) 
 // Notes that the object is in flight until then, if a tier stores offers whole: it is not evicted
 // for an offer before.
 void tier_pin(World *world, int64_t entry, int64_t until_ns) {
-    if (!world->pins_count || entry < 0) {
+    if (!world->pinned_until_ns_count || entry < 0) {
         return;
     }
     int64_t tier_slot = slot_in_tier(world, world->knobs.whole_tier, entry);
     if (tier_slot != NONE) {
-        Pin *pin = &world->pins[tier_slot];
-        pin->until_ns = max_of(pin->until_ns, until_ns);
+        int64_t *pinned_until_ns = &world->pinned_until_ns[tier_slot];
+        *pinned_until_ns = max_of(*pinned_until_ns, until_ns);
     }
 }
 
@@ -462,7 +464,10 @@ static bool pin_is_in_flight(World *world, int64_t tier_slot, const OfferAtHand 
     const Pin *pin = &world->pins[tier_slot];
     bool is_named = pin->last_offer == offer->number;
     bool is_stored = offer->previous != 0 && pin->new_in_offer == offer->previous;
-    return is_named || is_stored || pin->until_ns > offer->now;
+    if (is_named || is_stored) {
+        return true;
+    }
+    return world->pinned_until_ns_count && world->pinned_until_ns[tier_slot] > offer->now;
 }
 
 // Evicts the least recent objects that are not in flight, down to the low mark, if `size` bytes do
@@ -576,8 +581,8 @@ void tier_make_room_by_demotion(World *world, int64_t level, int64_t slot, int64
         }
         Cause demotion = {now, PHASE_DEMOTE, NONE, NONE};
         tier_make_room_by_demotion(world, lower, victim, now);
-        tier_read(world, level, victim, demotion);
-        tier_write(world, lower, victim, demotion);
+        tier_read(world, level, victim, &demotion);
+        tier_write(world, lower, victim, &demotion);
         if (world->knobs.keeps_age) {
             list_settle_by_age(world, lower, slot_in_tier(world, lower, victim));
         }

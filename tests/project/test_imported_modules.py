@@ -43,6 +43,7 @@ def folder(tmp_path_factory):
         ("kvdistill report t.parquet", "duckdb numpy pyarrow rich"),
         ("kvdistill sql t.parquet -q bytes_by_tier_and_phase", "duckdb numpy pyarrow rich"),
         ("kvdistill fio t.parquet --tier nvme --mode stat -o jobs", "duckdb numpy pyarrow rich"),
+        ("kvdistill fio t.parquet --tier nvme -o all_jobs", "duckdb numpy pyarrow rich"),
     ],
 )
 def test_a_command_imports_no_library_in_vain(folder, command, libraries):

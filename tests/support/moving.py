@@ -11,7 +11,7 @@ import pytest
 from kvtrace.sim import simulation
 
 
-def extend(_rooms, owner, name, more):
+def extend(_rooms, owner, name, more, pool=0):  # noqa: ARG001
     """Make a table longer, elsewhere.
 
     Where it was, what still looks there finds nothing that makes sense.
