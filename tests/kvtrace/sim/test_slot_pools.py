@@ -66,7 +66,7 @@ def test_what_lists_say_of_objects_takes_no_memory(grown):
         assert (world.slots["place"][copies][used] > 0).all()
 
 
-def test_duplicates_are_the_bytes_beyond_one_copy_of_each_object(monkeypatch):
+def test_duplicates_are_bytes_beyond_one_copy_of_each_object(monkeypatch):
     monkeypatch.setattr(fleet, "_SLOTS_AT_ONCE", 7)
     simulation = simulated_fleet()
     copies_of: dict[int, list[int]] = {}
