@@ -216,9 +216,8 @@ def _json_documents(path: Path) -> list[str]:
     text = read_bounded(path).decode(errors="replace")
     decoder = json.JSONDecoder()
     documents: list[str] = []
-    is_array = text.lstrip().startswith("[")
-    end = text.index("[") + 1 if is_array else 0
-    while (begin := _next_object(text, end, is_array=is_array)) is not None:
+    end = 0
+    while (begin := _next_object(text, end)) is not None:
         try:
             _, end = decoder.raw_decode(text, begin)
         except (ValueError, RecursionError):
@@ -227,15 +226,16 @@ def _json_documents(path: Path) -> list[str]:
     return documents or [""]
 
 
-_NEXT_OBJECT = re.compile(r"\s*(\{)")
-_NEXT_ELEMENT = re.compile(r"[\s,]*(\{)")
-_NEXT_LINE = re.compile(r"\n(\{)")
+_NEXT_OBJECT = re.compile(r"[\s,\[\]]*(\{)")
+_NEXT_LINE = re.compile(r"\n[ \t,\[\]]*(\{)")
 
 
-def _next_object(text: str, begin: int, *, is_array: bool) -> int | None:
-    """Return the offset of the object that follows at `begin`, or else begins a later line."""
-    following = (_NEXT_ELEMENT if is_array else _NEXT_OBJECT).match(text, begin)
-    found = following or _NEXT_LINE.search(text, begin)
+def _next_object(text: str, begin: int) -> int | None:
+    """Return the offset of the object that follows at `begin`, or else begins a later line.
+
+    Commas and brackets of arrays may be before it.
+    """
+    found = _NEXT_OBJECT.match(text, begin) or _NEXT_LINE.search(text, begin)
     return None if found is None else found.start(1)
 
 

@@ -366,7 +366,7 @@ def _count_sizes(rows: Sequence[Row], name: str) -> list[SizeCount]:
 
 
 def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> ArrivalProfile | None:
-    """Return the arrival figures of reads and writes; null if all share one instant."""
+    """Return the arrival figures of reads and writes; null if all share one microsecond."""
     if not span_ns:
         return None
     bucket_ns = -(-(span_ns + 1) // BUCKETS)
@@ -381,6 +381,8 @@ def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> Arr
     bursts, gaps = (
         [row for row in rows if row["measure"] == measure] for measure in ("burst", "gap")
     )
+    if not gaps:
+        return None
     slots = (
         [Slot(*bounds(row["slot"]), row["instants"]) for row in rows] for rows in (bursts, gaps)
     )

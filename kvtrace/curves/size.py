@@ -491,7 +491,8 @@ class _Search:
             least_bytes = self._required_bytes
         if has_tier_below and tier.loads_whole and not is_stall_counted:
             least_bytes = max(least_bytes, self._ceiling.result().largest_load_bytes)
-        return least_bytes
+        # A capacity is of stored bytes; what runs or loads is whole.
+        return math.ceil(least_bytes * tier.stored_share)
 
     def _rejected(self, chosen: Point | None) -> Point | None:
         """Return the simulated point that would be preferred to `chosen`, but does not work.
@@ -653,7 +654,8 @@ class _Search:
         asked = replace(self.question.target, may_stall=True)
         reaching = [point for point in preferred if asked.is_met(point)]
         if reaching and not self._is_met(reaching[0]):
-            sufficient_bytes = _round_up_bytes(self._ceiling.result().largest_load_bytes)
+            least_bytes = self._least_bytes(reaching[0].capacities, outer, is_stall_counted=False)
+            sufficient_bytes = _round_up_bytes(least_bytes)
             [unstalled] = self._evaluate([reaching[0].capacities | {outer: sufficient_bytes}])
             reaching.insert(0, unstalled)
         return next((point for point in reaching if self._is_met(point)), None)

@@ -364,6 +364,7 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         ),
         ("fio-iolog", "a.log", "fio version 3 iolog\n1 f add\n", "no operation"),
         ("fio-json", "a.json", "warning\n", "not fio's JSON"),
+        ("fio-json", "a.json", "fio: [warning]\n", "not fio's JSON"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": 1}}]}', "fio 3"),
         ("fio-json", "a.json", '{"jobs": []}', "no job"),
         ("fio-json", "a.json", '{"jobs": [{"read": {"total_ios": "1"}}]}', "not fio's JSON"),
@@ -841,7 +842,19 @@ def test_results_of_two_fio_runs_are_both_imported(tmp_path, first, second):
     assert manifest(tmp_path / "out")["summary"]["wall_ns"] is None
 
 
-@pytest.mark.parametrize("layout", ["lines", "one-line", "array", "with-warnings"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "lines",
+        "one-line",
+        "array",
+        "with-warnings",
+        "two-arrays",
+        "indented",
+        "commas",
+        "note-array",
+    ],
+)
 def test_every_layout_of_two_results_is_both(tmp_path, layout):
     first = fio_result(10_000, 3, read=read_of(200, 2000, 400.0))
     second = fio_result(13_000, 3, read=read_of(201, 2001, 401.0))
@@ -849,6 +862,10 @@ def test_every_layout_of_two_results_is_both(tmp_path, layout):
         "lines": f"{first}\n{second}",
         "one-line": json.dumps(json.loads(first)) + json.dumps(json.loads(second)),
         "array": json.dumps([json.loads(first), json.loads(second)]),
+        "two-arrays": f"[{first}]\n[{second}]\n",
+        "indented": f"{first}\nfio: a warning\n  {second}",
+        "commas": f"{first} , {second}",
+        "note-array": f"fio: [a warning]\n[{first},{second}]",
         "with-warnings": f"note: queue depth will be capped\n{first}\n[r(1)] [10 %]\n{second}\n",
     }[layout]
     (tmp_path / "o.json").write_text(text)

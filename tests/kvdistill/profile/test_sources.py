@@ -110,6 +110,12 @@ def test_arrivals_and_reuse_by_hand(tmp_path):
     assert profile.space.end_live_bytes == profile.space.peak_reserved_bytes == 12 * KIB
 
 
+def test_one_microsecond_has_no_arrivals(tmp_path):
+    rows = [io(0.0001, "write", 0, 4096), io(0.0006, "write", 1, 4096)]
+    profile = distil_rows(tmp_path, rows).profile
+    assert (profile.span_ns, profile.arrivals) == (500, None)
+
+
 def test_one_instant_has_no_arrivals_and_no_streams(tmp_path):
     profile = distil_rows(tmp_path, [io(7, "read", i, 4096) for i in range(5)]).profile
     assert (profile.arrivals, profile.streams, profile.depth, profile.idle) == (

@@ -64,7 +64,10 @@ def test_users_who_wait_for_a_place_are_an_overload():
     assert waits(693, 694)
     assert not waits(20, 694)  # the offload makes them wait less
     assert not waits(693, 20)  # it makes them wait more, which is another warning
-    assert not waits(90, 90, for_gpu_s=0)  # one long prompt at a time
+    assert not waits(90, 90, for_gpu_s=2)  # one long prompt at a time
+    # A log whose requests find no GPU memory, though computing takes an eighth of the time.
+    assert overload_note(PrefillStats(9, 103 * 10**9, load=0.127, needed_nodes=1)) is not None
+    assert overload_note(PrefillStats(9, 2 * 10**9, load=0.9, needed_nodes=1)) is None
 
 
 def test_what_misses_is_named_in_the_terms_of_the_target():
