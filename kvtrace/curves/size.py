@@ -760,11 +760,12 @@ class _Search:
         return best
 
     def _without_slow_loads(self, point: Point, inner: str) -> Point:
-        """Return `point` with less `inner`, if it only misses the target by being slow.
+        """Return `point` with less `inner`, if it only misses the target by being slow or stalling.
 
-        More of a slow tier means more slow loads, so less of it may reach the target.
+        More of a slow tier means more slow loads, and larger ones, for which the tier above may
+        have no room. So less of it may reach the target.
         """
-        asked = replace(self.question.target, without_offload=None)
+        asked = replace(self.question.target, without_offload=None, may_stall=True)
         for _ in range(_SLOW_STEPS):
             inner_bytes = point.capacities[inner] or 0
             if not inner_bytes or self._is_met(point) or not asked.is_met(point):
