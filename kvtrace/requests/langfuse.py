@@ -5,7 +5,8 @@ https://langfuse.com/docs/api-and-data-platform/features/blob-storage-export-fie
 
 An observation of type GENERATION is a call of a model. One that encloses another is the same call,
 seen further from the model (`nested_calls.py`); agents, chains and tools sum the calls below them;
-embeddings keep no KV cache. An observation that was exported twice counts once.
+embeddings keep no KV cache. An observation that was exported twice counts once: as the last copy
+that has tokens.
 
 `usageDetails` divides tokens into kinds that exclude each other, such as `input` and
 `input_cached_tokens`. As in Langfuse's own sums, all kinds with `input` in their name are of the
@@ -30,6 +31,7 @@ from kvtrace.requests.nested_calls import (
     SpanRole,
     conversation_of,
     enclosing_calls,
+    is_better_copy,
     views_of_call,
 )
 
@@ -120,16 +122,22 @@ _CAMEL = (*_NAMES, "traceId", "startTime", "parentObservationId")
 _SNAKE = (*_NAMES, "trace_id", "start_time", "parent_observation_id")
 
 
+class _Facts(NamedTuple):
+    """What one observation says beside its span."""
+
+    model: str
+    has_session: bool
+    has_wrong_total: bool
+    is_in_other_units: bool
+    """It counts characters, images or the like."""
+
+
 @dataclass(slots=True)
 class _Observations:
     """The observations of an export by trace and id, and facts of each."""
 
     spans: dict[SpanKey, Span] = field(default_factory=dict)
-    models: dict[SpanKey, str] = field(default_factory=dict)
-    with_session: set[SpanKey] = field(default_factory=set)
-    with_wrong_total: set[SpanKey] = field(default_factory=set)
-    in_other_units: set[SpanKey] = field(default_factory=set)
-    """Generations that count characters, images or the like."""
+    facts: dict[SpanKey, _Facts] = field(default_factory=dict)
     repeated: int = 0
 
     def add(self, row: _Row, rows: ExportedRows[_Row], number: int) -> None:
@@ -141,20 +149,14 @@ class _Observations:
         self.repeated += key in self.spans
         role = _ROLES.get((row.type or "").upper(), SpanRole.ROLL_UP)
         tokens = _tokens(row, rows, number)
-        prompt_tokens = tokens.prompt or None
-        if row.unit_of_usage not in _UNITS_OF_TOKENS:
-            self.in_other_units.add(key)
-            prompt_tokens = None
-        if tokens.total and tokens.total != (tokens.prompt or 0) + (tokens.answer or 0):
-            self.with_wrong_total.add(key)
+        is_in_other_units = row.unit_of_usage not in _UNITS_OF_TOKENS
+        has_tokens = role is not SpanRole.OTHER and not is_in_other_units
+        sum_of_tokens = (tokens.prompt or 0) + (tokens.answer or 0)
         session = row.session_id or row.snake_session_id
-        if session:
-            self.with_session.add(key)
-        self.models[key] = row.model_name
-        self.spans[key] = Span(
+        span = Span(
             parent=None if row.parent is None else (row.trace, row.parent),
             role=role,
-            input_tokens=None if role is SpanRole.OTHER else prompt_tokens,
+            input_tokens=(tokens.prompt or None) if has_tokens else None,
             output_tokens=tokens.answer,
             cached_tokens=tokens.cached,
             start_ns=rows.time_ns(row.start or "", number, "startTime"),
@@ -162,6 +164,14 @@ class _Observations:
             conversation=session or row.trace or None,
             row=number,
         )
+        if is_better_copy(span, self.spans.get(key)):
+            self.spans[key] = span
+            self.facts[key] = _Facts(
+                model=row.model_name,
+                has_session=bool(session),
+                has_wrong_total=bool(tokens.total) and tokens.total != sum_of_tokens,
+                is_in_other_units=is_in_other_units,
+            )
 
     def counts(self) -> tuple[list[SpanKey], Counter[str]]:
         """Return the generations that count, and the number of other observations by reason."""
@@ -170,7 +180,7 @@ class _Observations:
         for key, span in self.spans.items():
             if span.role is not SpanRole.CALL:
                 left_out[span.role.name] += 1
-            elif key in self.in_other_units:
+            elif self.facts[key].is_in_other_units:
                 left_out["in other units"] += 1
             elif span.input_tokens is None:
                 left_out["without tokens"] += 1
@@ -216,8 +226,9 @@ def langfuse(path: Path) -> reading.Requests:
             answered_ns=span.end_ns,
             row=span.row,
         )
-    wrong_totals = len(observations.with_wrong_total.intersection(generations))
-    without_session = len(set(generations) - observations.with_session)
+    facts_of_each = [observations.facts[key] for key in generations]
+    wrong_totals = sum(facts.has_wrong_total for facts in facts_of_each)
+    without_session = sum(not facts.has_session for facts in facts_of_each)
     notes = [
         (
             "observations give lengths only: there are no block ids, and prompts share a prefix only"
@@ -248,10 +259,10 @@ def langfuse(path: Path) -> reading.Requests:
             f"the {cached_tokens} input tokens that the export says were read from a cache count"
             " as tokens of the prompt"
         )
-    notes += models_note(Counter(observations.models[key] for key in generations))
-    facts = {"observations_left_out": left_out.total(), "wrong_totals": wrong_totals}
+    notes += models_note(Counter(facts.model for facts in facts_of_each))
+    counted = {"observations_left_out": left_out.total(), "wrong_totals": wrong_totals}
     return reading.with_history_note(
-        requests.requests("langfuse", path, rows.sha256, 0, notes, **facts)
+        requests.requests("langfuse", path, rows.sha256, 0, notes, **counted)
     )
 
 

@@ -48,6 +48,15 @@ class Span:
     """Whether it says what it is; else a span around it may."""
 
 
+def is_better_copy(copy: Span, earlier: Span | None) -> bool:
+    """Return whether a span replaces an earlier one of the same id, if there is one.
+
+    A copy that was exported before the call ended has no tokens, and replaces none that has. Of two
+    with tokens the later one is the correction.
+    """
+    return earlier is None or earlier.input_tokens is None or copy.input_tokens is not None
+
+
 def ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[tuple[SpanKey, Span]]:
     """Yield the spans around `span`, innermost first; a damaged file may have them in a circle."""
     passed: set[SpanKey] = set()

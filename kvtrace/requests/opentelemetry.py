@@ -8,7 +8,7 @@ and of a span in `llm.request.type` and `traceloop.span.kind`, OpenInference has
 `openinference.span.kind` and tokens in `llm.token_count.*`.
 
 One call may have several spans with token counts, and counts once: `nested_calls.py` says how. A
-span that was exported twice counts once, too.
+span that was exported twice counts once, too: as the last copy that has tokens.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kvtrace.requests.nested_calls import (
     SpanRole,
     conversation_of,
     enclosing_calls,
+    is_better_copy,
     is_of_embedding,
     views_of_call,
 )
@@ -84,8 +85,9 @@ def otel(path: Path) -> reading.Requests:
         for span in spans_of(document, documents, number):
             key: SpanKey = (span.trace_id, span.span_id) if span.span_id else len(calls)
             repeated += key in calls
-            calls[key], operations[key] = _read_span(span, documents, number)
-            kinds[key] = span.kind
+            call, operation = _read_span(span, documents, number)
+            if is_better_copy(call, calls.get(key)):
+                calls[key], operations[key], kinds[key] = call, operation, span.kind
     guessed = _link_servers(calls, kinds)
     keys, counts = _calls_once(calls)
     requests = reading.Gathered()

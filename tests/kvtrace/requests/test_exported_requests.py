@@ -91,6 +91,14 @@ def totals(requests):
         ([span(1, tokens=(10, 4)), span(2, operation="embeddings", tokens=(99,))], (1, 10, 4)),
         # The same span exported twice.
         ([span(1, tokens=(10, 4)), span(1, tokens=(10, 4))], (1, 10, 4)),
+        # A copy without tokens, before or after, takes none away: 10 + 7. The later count is right.
+        (
+            [
+                *(span(1, tokens=(10, 4)), span(1), span(2, tokens=(7, 1))),
+                *(span(3), span(3, tokens=(2, 9)), span(3, tokens=(3, 9))),
+            ],
+            (3, 20, 14),
+        ),
         # OpenLLMetry names the kind of a request beside; OpenInference the kind of a span.
         (
             [
@@ -158,6 +166,7 @@ def totals(requests):
         "tool",
         "embeddings",
         "twice",
+        "poorer-copy",
         "openllmetry",
         "openinference",
         "rerank",

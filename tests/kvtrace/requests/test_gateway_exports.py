@@ -260,6 +260,28 @@ def test_langfuse_sessions_and_older_counts(tmp_path):
     assert shows(requests.notes, "1 later prompts … shorter")
 
 
+def test_a_poorer_copy_of_a_langfuse_observation_takes_no_tokens_away(tmp_path):
+    first = observation("a", 0, usage(100, 5), session="s")
+    other = observation("b", 2, usage(7, 1), session="s")
+    of_characters = observation("a", 0, usage(400, 20)) | {"unit": "CHARACTERS"}
+    wrong_total = observation("a", 0, {"input": 9, "output": 1, "total": 99})
+    for copy, expected in (
+        (observation("a", 0, {}), (2, 107, 6)),
+        (of_characters, (2, 107, 6)),
+        # Of two copies with tokens the later one counts.
+        (observation("a", 0, usage(90, 5), session="s"), (2, 97, 6)),
+    ):
+        path = written(tmp_path / "e.json", [first, copy, other], "array")
+        requests = langfuse.read(path)
+        assert totals(requests) == expected
+        assert not shows(requests.notes, "no session")
+    for copy in (of_characters, wrong_total):
+        requests = langfuse.read(written(tmp_path / "e.json", [copy, first, other], "array"))
+        assert totals(requests) == (2, 107, 6)
+        assert requests.origin["wrong_totals"] == 0
+        assert not shows(requests.notes, "another unit")
+
+
 def test_langfuse_traces_and_sums_of_its_older_api(tmp_path):
     old = observation("a", 0) | {
         "usage": {"input": 17, "output": 40, "total": 57, "unit": "TOKENS"}
