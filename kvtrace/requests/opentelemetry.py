@@ -19,6 +19,11 @@ from typing import Final
 
 from kvtrace.core.errors import TraceError
 from kvtrace.requests import requests as reading
+from kvtrace.requests.missing_parents import (
+    counted_apart,
+    link_servers,
+    servers_without_parent,
+)
 from kvtrace.requests.nested_calls import (
     Span,
     SpanKey,
@@ -88,8 +93,10 @@ def otel(path: Path) -> reading.Requests:
             call, operation = _read_span(span, documents, number)
             if is_better_copy(call, calls.get(key)):
                 calls[key], operations[key], kinds[key] = call, operation, span.kind
-    guessed = _link_servers(calls, kinds)
+    servers = servers_without_parent(calls, kinds)
+    linked = link_servers(servers, calls, kinds)
     keys, counts = _calls_once(calls)
+    apart = counted_apart(set(servers).difference(linked).intersection(keys), calls)
     requests = reading.Gathered()
     for key in keys:
         call = calls[key]
@@ -123,8 +130,15 @@ def otel(path: Path) -> reading.Requests:
             if name and name not in _CALLS
         ),
         (
-            guessed,
+            len(linked),
             "spans of servers without their parent are taken as the call of a client in their trace",
+        ),
+        (
+            apart,
+            (
+                "spans of servers without their parent, begun during another call of their trace,"
+                " count by themselves: they may be that call again"
+            ),
         ),
         (repeated, "spans occur more than once in the file, and count once"),
     )
@@ -134,38 +148,6 @@ def otel(path: Path) -> reading.Requests:
         )
     left_out = sum(counts.values())
     return requests.requests("otel", path, documents.sha256, 0, notes, spans_left_out=left_out)
-
-
-_CLIENTS: Final = ("CLIENT", "3")
-_SERVERS: Final = ("SERVER", "2")
-
-
-def _link_servers(calls: dict[SpanKey, Span], kinds: dict[SpanKey, str]) -> int:
-    """Enter the client's span as the parent of each server's span whose own parent is missing.
-
-    Spans between them, such as those of HTTP, are often not exported. A client's span of the same
-    trace, with as many tokens, that was under way when the server's began, is the same call; it
-    serves once. Returns the number of such servers.
-    """
-    has_child = {call.parent for call in calls.values()}
-    clients: dict[tuple[object, int | None], list[SpanKey]] = {}
-    for key, call in calls.items():
-        if kinds[key] in _CLIENTS and key not in has_child and isinstance(key, tuple):
-            clients.setdefault((key[0], call.input_tokens), []).append(key)
-    linked = 0
-    for key, call in calls.items():
-        is_orphan = call.parent is not None and call.parent not in calls
-        if kinds[key] not in _SERVERS or not is_orphan or not isinstance(key, tuple):
-            continue
-        candidates = clients.get((key[0], call.input_tokens), [])
-        for client in candidates:
-            span = calls[client]
-            if call.input_tokens and span.start_ns <= call.start_ns <= (span.end_ns or 0):
-                call.parent = client
-                candidates.remove(client)
-                linked += 1
-                break
-    return linked
 
 
 def _calls_once(calls: dict[SpanKey, Span]) -> tuple[list[SpanKey], Counter[str]]:

@@ -152,6 +152,16 @@ def totals(requests):
             ],
             (1, 10, 4),
         ),
+        # A search that asks a model, whose client streams and so counts no tokens: a call.
+        (
+            [
+                named_span(1, "search", {"openinference.span.kind": "RETRIEVER"}),
+                span(2, parent=1),
+                named_span(3, "llm_request", {INPUT: 500, OUTPUT: 20}) | {"parentSpanId": "2"},
+                span(4, tokens=(10, 4)),
+            ],
+            (2, 510, 24),
+        ),
         # The server that failed counted no prompt: the client's span is the request.
         ([span(1, tokens=(10, 4)), span(2, parent=1, tokens=(0, 0))], (1, 10, 4)),
         # Spans that enclose each other are damaged, and end.
@@ -172,6 +182,7 @@ def totals(requests):
         "rerank",
         "server-of-embedding",
         "call-with-embedding",
+        "search-with-call",
         "failed-server",
         "circle",
     ],
@@ -209,6 +220,107 @@ def test_a_server_without_its_parent_is_its_client_s_call(tmp_path):
     assert shows(requests.notes, "1 spans of servers without their parent")
     path.write_text(json.dumps(document(client, server, longer, later, elsewhere)))
     assert totals(otel.read(path)) == (4, 69, 124)
+
+
+def server_span(number, start, seconds, tokens=(500, 20)):
+    """A server's span whose parent was not exported."""
+    exported = span(number, parent=f"http {number}", tokens=tokens, start=start, operation="")
+    end = str((start + seconds) * 10**9)
+    return exported | {"name": "llm_request", "kind": 2, "endTimeUnixNano": end}
+
+
+def client_span(number, start, seconds, tokens=(500, 20), **more):
+    exported = span(number, tokens=tokens, start=start, **more) | {"kind": 3}
+    return exported | {"endTimeUnixNano": str((start + seconds) * 10**9)}
+
+
+POST = named_span(9, "POST", {}) | {"parentSpanId": "1", "kind": 3}
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected", "linked"),
+    [
+        # The client's child is no call, so the client has no server yet.
+        ([client_span(1, 1, 9), POST, server_span(2, 2, 5)], (1, 500, 20), 1),
+        # The server of the client's request has its parent: the other server is of another call.
+        (
+            [
+                *(client_span(1, 1, 9), POST, server_span(2, 2, 5) | {"parentSpanId": "9"}),
+                server_span(3, 3, 2),
+            ],
+            (2, 1000, 40),
+            0,
+        ),
+        # A gateway and the server behind it, which ends first and so is exported first.
+        ([server_span(3, 3, 2), server_span(2, 2, 5), client_span(1, 1, 9)], (1, 500, 20), 2),
+        # A client that tried again: the servers follow each other, and are two requests.
+        ([client_span(1, 1, 9), server_span(2, 2, 1), server_span(3, 5, 1)], (2, 1000, 40), 1),
+        # Two clients at once with a gateway and a server each.
+        (
+            [
+                *(client_span(1, 1, 9), server_span(2, 2, 5), server_span(3, 3, 2)),
+                *(client_span(4, 1, 19), server_span(5, 12, 5), server_span(6, 13, 2)),
+            ],
+            (2, 1000, 40),
+            4,
+        ),
+        # The first server ends before its client, which ends before the second server begins.
+        (
+            [
+                *(client_span(1, 1, 20), client_span(4, 1, 3)),
+                *(server_span(2, 2, 1), server_span(3, 6, 1)),
+            ],
+            (2, 1000, 40),
+            2,
+        ),
+        # A client that the server called in the same instant is within the server.
+        (
+            [
+                server_span(2, 2, 5),
+                client_span(3, 2, 5, parent=2),
+                span(4, start=20, tokens=(7, 1)),
+            ],
+            (2, 507, 21),
+            0,
+        ),
+        # An agent's sum is of the call below it, whose server this is.
+        (
+            [
+                client_span(1, 1, 6, operation="invoke_agent"),
+                client_span(4, 1, 9, parent=1),
+                server_span(2, 2, 3),
+            ],
+            (1, 500, 20),
+            1,
+        ),
+    ],
+    ids=[
+        *("http", "linked-already", "gateway", "retry", "two-clients", "first-to-end", "within"),
+        "agent",
+    ],
+)
+def test_servers_without_their_parent(tmp_path, spans, expected, linked):
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(*spans)))
+    requests = otel.read(path)
+    assert totals(requests) == expected
+    note = "spans of servers without their parent are taken"
+    assert shows(requests.notes, f"{linked} {note}" if linked else note) == bool(linked)
+
+
+def test_servers_that_may_be_counted_twice_are_named(tmp_path):
+    # The server counts two tokens more than its client: by another template of the chat.
+    client, server = client_span(1, 1, 9, (498, 20)), server_span(2, 2, 5)
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(client, server)))
+    requests = otel.read(path)
+    assert totals(requests) == (2, 998, 40)
+    assert shows(requests.notes, "1 spans of servers without their parent … count by themselves")
+    # Servers one after the other, as a server alone exports them, are no call of each other.
+    path.write_text(json.dumps(document(server, server_span(3, 20, 5))))
+    requests = otel.read(path)
+    assert totals(requests) == (2, 1000, 40)
+    assert not shows(requests.notes, "count by themselves")
 
 
 def values_of(exported):

@@ -1,0 +1,146 @@
+"""Spans of servers whose own parent was not exported, such as a span of HTTP from client to server.
+
+Such a span and the client's are the same call, if both are of one trace and have as many tokens, and
+the server began while the client waited. A call may pass several such servers: behind a gateway's
+span, the next one is the server's that began and ended within it.
+
+A server may count other tokens than its client, by another template of chats. Nothing then says that
+both are one call: `counted_apart` tells how many may be counted twice.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
+from typing import Final
+
+from kvtrace.requests.nested_calls import Span, SpanKey, SpanRole, ancestors
+
+_CLIENTS: Final = ("CLIENT", "3")
+_SERVERS: Final = ("SERVER", "2")
+
+_Waiting = tuple[int, SpanKey]
+"""The end of a span in ns, and the span: it waits for a server until then."""
+
+
+def servers_without_parent(
+    spans: Mapping[SpanKey, Span], kinds: Mapping[SpanKey, str]
+) -> list[SpanKey]:
+    """Return the calls at servers that name a parent which is not there."""
+    return [
+        key
+        for key, span in _calls(spans)
+        if kinds[key] in _SERVERS and span.parent is not None and span.parent not in spans
+    ]
+
+
+def link_servers(
+    servers: Iterable[SpanKey], spans: Mapping[SpanKey, Span], kinds: Mapping[SpanKey, str]
+) -> set[SpanKey]:
+    """Enter the span around each of `servers` as its parent; return those that have one now.
+
+    A span serves once as such a parent: a server that was tried again is another request.
+    """
+    have_server = _with_call_below(spans)
+    clients: dict[tuple[object, int | None], list[tuple[int, SpanKey]]] = {}
+    for key, span in spans.items():
+        is_client = kinds[key] in _CLIENTS and isinstance(key, tuple)
+        if is_client and key not in have_server and span.input_tokens is not None:
+            clients.setdefault(_call(key, span), []).append((span.start_ns, key))
+    of_calls: dict[tuple[object, int | None], list[SpanKey]] = {}
+    for key in servers:
+        of_calls.setdefault(_call(key, spans[key]), []).append(key)
+    linked: set[SpanKey] = set()
+    for call, keys in of_calls.items():
+        linked |= _link_in_order(keys, clients.get(call, []), spans)
+    return linked
+
+
+def counted_apart(unlinked: Collection[SpanKey], spans: Mapping[SpanKey, Span]) -> int:
+    """Return how many of the servers `unlinked` began while another call of their trace was under way."""
+    if not unlinked:
+        return 0
+    apart = 0
+    last_end_ns: dict[object, int] = {}
+    # Of spans that began at once, the servers in question come last.
+    order = sorted((span.start_ns, key in unlinked, key) for key, span in _calls(spans))
+    for start_ns, is_unlinked, key in order:
+        assert isinstance(key, tuple)
+        apart += is_unlinked and start_ns <= last_end_ns.get(key[0], -1)
+        last_end_ns[key[0]] = max(last_end_ns.get(key[0], -1), spans[key].end_ns or 0)
+    return apart
+
+
+def _calls(spans: Mapping[SpanKey, Span]) -> Iterable[tuple[SpanKey, Span]]:
+    """Return the spans that have an id, and tokens that are not the sum of those below them."""
+    return (
+        (key, span)
+        for key, span in spans.items()
+        if isinstance(key, tuple)
+        and span.input_tokens is not None
+        and span.role is not SpanRole.ROLL_UP
+    )
+
+
+def _call(key: SpanKey, span: Span) -> tuple[object, int | None]:
+    """Return what spans of the same call have in common: their trace and the tokens of the prompt."""
+    return key[0] if isinstance(key, tuple) else key, span.input_tokens
+
+
+def _with_call_below(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
+    """Return the spans that have a call below them, without an agent or a tool between the two."""
+    found: set[SpanKey] = set()
+    for span in spans.values():
+        if span.input_tokens is None:
+            continue
+        for key, outer in ancestors(span, spans):
+            if outer.input_tokens is not None:
+                found.add(key)
+            if outer.input_tokens is not None or outer.role is SpanRole.ROLL_UP:
+                break
+    return found
+
+
+def _link_in_order(
+    servers: list[SpanKey], clients: list[tuple[int, SpanKey]], spans: Mapping[SpanKey, Span]
+) -> set[SpanKey]:
+    """Link servers of one trace with as many tokens, from the first that began to the last."""
+    waiting: list[_Waiting] = []
+    linked: set[SpanKey] = set()
+    clients = sorted(clients, key=lambda client: client[0], reverse=True)
+
+    def began(key: SpanKey) -> tuple[int, int]:
+        return spans[key].start_ns, -(spans[key].end_ns or 0)
+
+    for key in sorted(servers, key=began):
+        server = spans[key]
+        while clients and clients[-1][0] <= server.start_ns:
+            client = clients.pop()[1]
+            insort(waiting, (spans[client].end_ns or 0, client))
+        del waiting[: bisect_left(waiting, (server.start_ns,))]
+        outer = _outer_of(key, waiting, linked, spans)
+        if outer is not None:
+            server.parent = waiting.pop(outer)[1]
+            linked.add(key)
+            insort(waiting, (server.end_ns or 0, key))
+    return linked
+
+
+def _outer_of(
+    key: SpanKey, waiting: list[_Waiting], linked: set[SpanKey], spans: Mapping[SpanKey, Span]
+) -> int | None:
+    """Return the place of the first span to end among those that outlast a server.
+
+    If there is none, it is the place of the first client to end, as a client may give up before its
+    server ends; None if there is none either. A client that the server itself called does not count.
+    """
+    outlasting = bisect_left(waiting, (spans[key].end_ns or 0,))
+    for place in chain(range(outlasting, len(waiting)), range(outlasting)):
+        outer = waiting[place][1]
+        is_too_short = place < outlasting and outer in linked
+        if not is_too_short and all(
+            around != key for around, _span in ancestors(spans[outer], spans)
+        ):
+            return place
+    return None
