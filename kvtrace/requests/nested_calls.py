@@ -96,7 +96,7 @@ def is_of_embedding(span: Span, spans: Mapping[SpanKey, Span]) -> bool:
     for _key, outer in ancestors(span, spans):
         if outer.role in (SpanRole.EMBEDDING, SpanRole.ROLL_UP):
             return outer.role is SpanRole.EMBEDDING
-        if outer.input_tokens is not None:
+        if outer.input_tokens is not None or (outer.is_named and outer.role is SpanRole.CALL):
             return False
     return False
 
