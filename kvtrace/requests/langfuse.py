@@ -32,6 +32,7 @@ from kvtrace.requests.nested_calls import (
     conversation_of,
     enclosing_calls,
     is_better_copy,
+    open_circles,
     views_of_call,
 )
 
@@ -209,6 +210,7 @@ def langfuse(path: Path) -> reading.Requests:
     for number, row in rows:
         observations.add(row, rows, number)
     spans = observations.spans
+    in_circles = open_circles(spans)
     generations, left_out = observations.counts()
     if not generations:
         problem = (
@@ -251,6 +253,13 @@ def langfuse(path: Path) -> reading.Requests:
         (left_out["EMBEDDING"], "embeddings, which keep no KV cache, are left out"),
         (left_out["ROLL_UP"], "observations of agents, chains, tools and the like are left out"),
         (left_out["OTHER"], "spans and events are left out"),
+        (
+            in_circles,
+            (
+                "observations enclose each other, as in a damaged file: each is taken as one without"
+                " a parent"
+            ),
+        ),
         (observations.repeated, "observations occur again in the file, and count once"),
         (wrong_totals, "generations have a total that is not input plus output tokens"),
     )

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from itertools import chain
 from typing import Final
 
-from kvtrace.requests.nested_calls import Span, SpanKey, SpanRole, ancestors
+from kvtrace.requests.nested_calls import Span, SpanKey, SpanRole, ancestors, is_of_embedding
 
 _CLIENTS: Final = ("CLIENT", "3")
 _SERVERS: Final = ("SERVER", "2")
@@ -53,7 +53,7 @@ def link_servers(
         of_calls.setdefault(_call(key, spans[key]), []).append(key)
     linked: set[SpanKey] = set()
     for call, keys in of_calls.items():
-        linked |= _link_in_order(keys, clients.get(call, []), spans)
+        linked |= _link_in_order(keys, clients.get(call, []), spans, have_server)
     return linked
 
 
@@ -89,13 +89,14 @@ def _call(key: SpanKey, span: Span) -> tuple[object, int | None]:
 
 
 def _with_call_below(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
-    """Return the spans that have a call below them, without an agent or a tool between the two."""
+    """Return the spans that have the same call again below them, without an agent or a tool between."""
     found: set[SpanKey] = set()
     for span in spans.values():
         if span.input_tokens is None:
             continue
+        is_embedding = is_of_embedding(span, spans)
         for key, outer in ancestors(span, spans):
-            if outer.input_tokens is not None:
+            if outer.input_tokens is not None and is_embedding == is_of_embedding(outer, spans):
                 found.add(key)
             if outer.input_tokens is not None or outer.role is SpanRole.ROLL_UP:
                 break
@@ -103,9 +104,15 @@ def _with_call_below(spans: Mapping[SpanKey, Span]) -> set[SpanKey]:
 
 
 def _link_in_order(
-    servers: list[SpanKey], clients: list[tuple[int, SpanKey]], spans: Mapping[SpanKey, Span]
+    servers: list[SpanKey],
+    clients: list[tuple[int, SpanKey]],
+    spans: Mapping[SpanKey, Span],
+    have_server: set[SpanKey],
 ) -> set[SpanKey]:
-    """Link servers of one trace with as many tokens, from the first that began to the last."""
+    """Link servers of one trace with as many tokens, from the first that began to the last.
+
+    `clients` have the time of their start. Spans of `have_server` wait for no server behind them.
+    """
     waiting: list[_Waiting] = []
     linked: set[SpanKey] = set()
     clients = sorted(clients, key=lambda client: client[0], reverse=True)
@@ -123,7 +130,8 @@ def _link_in_order(
         if outer is not None:
             server.parent = waiting.pop(outer)[1]
             linked.add(key)
-            insort(waiting, (server.end_ns or 0, key))
+            if key not in have_server:
+                insort(waiting, (server.end_ns or 0, key))
     return linked
 
 

@@ -57,12 +57,32 @@ def is_better_copy(copy: Span, earlier: Span | None) -> bool:
     return earlier is None or earlier.input_tokens is None or copy.input_tokens is not None
 
 
-def ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[tuple[SpanKey, Span]]:
-    """Yield the spans around `span`, innermost first; a damaged file may have them in a circle."""
+def open_circles(spans: Mapping[SpanKey, Span]) -> int:
+    """Take their parents from spans that enclose each other, as in a damaged file; return their number.
+
+    Which of them is the outer one is not known: each counts by itself.
+    """
+    opened = 0
     passed: set[SpanKey] = set()
+    for first in spans:
+        path: list[SpanKey] = []
+        key: SpanKey | None = first
+        while key is not None and key in spans and key not in passed:
+            passed.add(key)
+            path.append(key)
+            key = spans[key].parent
+        if key is not None and key in path:
+            circle = path[path.index(key) :]
+            opened += len(circle)
+            for member in circle:
+                spans[member].parent = None
+    return opened
+
+
+def ancestors(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[tuple[SpanKey, Span]]:
+    """Yield the spans around `span`, innermost first; `open_circles` went before."""
     key = span.parent
-    while key is not None and key in spans and key not in passed and spans[key] is not span:
-        passed.add(key)
+    while key is not None and key in spans:
         yield key, spans[key]
         key = spans[key].parent
 

@@ -32,6 +32,7 @@ from kvtrace.requests.nested_calls import (
     enclosing_calls,
     is_better_copy,
     is_of_embedding,
+    open_circles,
     views_of_call,
 )
 from kvtrace.requests.span_layouts import ExportedSpan, SpanDocument, is_of_spans, spans_of
@@ -48,7 +49,8 @@ OTHER_NAMES: Final = {
     "llm.token_count.completion": OUTPUT,
     "llm.token_count.prompt_details.cache_read": CACHED,
 }
-"""Names before version 1.27 of the conventions, which vLLM still writes, and OpenInference's."""
+"""Names before version 1.27 of the conventions, which vLLM still writes, and OpenInference's; a
+span that has several has the count of the current name, else of the first of these."""
 _KINDS_OF_SPANS: Final = (
     OPERATION,
     "openinference.span.kind",
@@ -93,6 +95,7 @@ def otel(path: Path) -> reading.Requests:
             call, operation = _read_span(span, documents, number)
             if is_better_copy(call, calls.get(key)):
                 calls[key], operations[key], kinds[key] = call, operation, span.kind
+    in_circles = open_circles(calls)
     servers = servers_without_parent(calls, kinds)
     linked = link_servers(servers, calls, kinds)
     keys, counts = _calls_once(calls)
@@ -140,6 +143,10 @@ def otel(path: Path) -> reading.Requests:
                 " count by themselves: they may be that call again"
             ),
         ),
+        (
+            in_circles,
+            "spans enclose each other, as in a damaged file: each is taken as one without a parent",
+        ),
         (repeated, "spans occur more than once in the file, and count once"),
     )
     if cached_tokens := sum(calls[key].cached_tokens for key in keys):
@@ -172,7 +179,10 @@ def _read_span(
     span: ExportedSpan, documents: reading.JsonLines[SpanDocument], number: int
 ) -> tuple[Span, str]:
     """Return the call of a span, and the operation that it names; empty if it names none."""
-    attributes = {OTHER_NAMES.get(name, name): value for name, value in span.attributes.items()}
+    attributes = dict(span.attributes)
+    for other_name, name in OTHER_NAMES.items():
+        if other_name in attributes and attributes.get(name) is None:
+            attributes[name] = attributes[other_name]
 
     def count(name: str) -> int | None:
         return None if name not in attributes else _count(attributes[name], name, documents, number)

@@ -164,8 +164,15 @@ def totals(requests):
         ),
         # The server that failed counted no prompt: the client's span is the request.
         ([span(1, tokens=(10, 4)), span(2, parent=1, tokens=(0, 0))], (1, 10, 4)),
-        # Spans that enclose each other are damaged, and end.
-        ([span(1, parent=2, tokens=(10, 4)), span(2, parent=1)], (1, 10, 4)),
+        # The current name of a count is right, wherever the older one stands.
+        (
+            [
+                named_span(1, "a", {INPUT: 500, OLD_INPUT: 0}),
+                named_span(2, "b", {OLD_INPUT: 0, INPUT: 7}),
+                named_span(3, "c", {"llm.token_count.prompt": 90, OLD_INPUT: 3}),
+            ],
+            (3, 510, 0),
+        ),
     ],
     ids=[
         "client-and-server",
@@ -184,13 +191,40 @@ def totals(requests):
         "call-with-embedding",
         "search-with-call",
         "failed-server",
-        "circle",
+        "names",
     ],
 )
 def test_each_call_of_a_model_counts_once(tmp_path, spans, expected):
     path = tmp_path / "spans.jsonl"
     path.write_text(json.dumps(document(*spans)))
     assert totals(otel.read(path)) == expected
+
+
+@pytest.mark.parametrize(
+    ("spans", "expected", "in_circle"),
+    [
+        ([span(1, parent=2, tokens=(10, 4)), span(2, parent=1)], (1, 10, 4), 2),
+        ([span(1, parent=2, tokens=(10, 4)), span(2, parent=1, tokens=(7, 1))], (2, 17, 5), 2),
+        ([span(1, parent=1, tokens=(10, 4))], (1, 10, 4), 1),
+        # The call below a circle is the innermost one: its outer one does not count.
+        (
+            [
+                span(3, parent=1, tokens=(10, 4)),
+                span(1, parent=2, tokens=(10, 4)),
+                span(2, parent=1, tokens=(7, 1)),
+            ],
+            (2, 17, 5),
+            2,
+        ),
+    ],
+    ids=["one-call", "two-calls", "itself", "below"],
+)
+def test_spans_that_enclose_each_other_count_apart(tmp_path, spans, expected, in_circle):
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(*spans)))
+    requests = otel.read(path)
+    assert totals(requests) == expected
+    assert shows(requests.notes, f"{in_circle} spans enclose each other")
 
 
 def test_a_server_span_inherits_from_its_client(tmp_path):
@@ -253,6 +287,15 @@ POST = named_span(9, "POST", {}) | {"parentSpanId": "1", "kind": 3}
         ),
         # A gateway and the server behind it, which ends first and so is exported first.
         ([server_span(3, 3, 2), server_span(2, 2, 5), client_span(1, 1, 9)], (1, 500, 20), 2),
+        # The first server has the one behind it already.
+        (
+            [
+                *(client_span(1, 1, 9), server_span(2, 2, 5), server_span(4, 4, 1)),
+                server_span(3, 3, 2) | {"parentSpanId": "2"},
+            ],
+            (2, 1000, 40),
+            1,
+        ),
         # A client that tried again: the servers follow each other, and are two requests.
         ([client_span(1, 1, 9), server_span(2, 2, 1), server_span(3, 5, 1)], (2, 1000, 40), 1),
         # Two clients at once with a gateway and a server each.
@@ -295,7 +338,16 @@ POST = named_span(9, "POST", {}) | {"parentSpanId": "1", "kind": 3}
         ),
     ],
     ids=[
-        *("http", "linked-already", "gateway", "retry", "two-clients", "first-to-end", "within"),
+        *(
+            "http",
+            "linked-already",
+            "gateway",
+            "gateway-linked",
+            "retry",
+            "two-clients",
+            "first-to-end",
+            "within",
+        ),
         "agent",
     ],
 )

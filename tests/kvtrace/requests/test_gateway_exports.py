@@ -260,7 +260,7 @@ def test_langfuse_sessions_and_older_counts(tmp_path):
     assert shows(requests.notes, "1 later prompts … shorter")
 
 
-def test_a_poorer_copy_of_a_langfuse_observation_takes_no_tokens_away(tmp_path):
+def test_a_poorer_copy_of_an_observation_takes_nothing_away(tmp_path):
     first = observation("a", 0, usage(100, 5), session="s")
     other = observation("b", 2, usage(7, 1), session="s")
     of_characters = observation("a", 0, usage(400, 20)) | {"unit": "CHARACTERS"}
@@ -280,6 +280,16 @@ def test_a_poorer_copy_of_a_langfuse_observation_takes_no_tokens_away(tmp_path):
         assert totals(requests) == (2, 107, 6)
         assert requests.origin["wrong_totals"] == 0
         assert not shows(requests.notes, "another unit")
+
+
+def test_langfuse_observations_that_enclose_each_other_count(tmp_path):
+    rows = [
+        observation("a", 0, usage(100, 5), parent="b"),
+        observation("b", 2, usage(7, 1), parent="a"),
+    ]
+    requests = langfuse.read(written(tmp_path / "e.json", rows, "array"))
+    assert totals(requests) == (2, 107, 6)
+    assert shows(requests.notes, "2 observations enclose each other")
 
 
 def test_langfuse_traces_and_sums_of_its_older_api(tmp_path):
