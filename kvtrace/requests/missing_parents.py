@@ -11,7 +11,8 @@ both are one call: `counted_apart` tells how many may be counted twice.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from heapq import merge
 from itertools import chain
 from typing import Final
 
@@ -20,8 +21,10 @@ from kvtrace.requests.nested_calls import Span, SpanKey, SpanRole, ancestors, is
 _CLIENTS: Final = ("CLIENT", "3")
 _SERVERS: Final = ("SERVER", "2")
 
-_Waiting = tuple[int, SpanKey]
-"""The end of a span in ns, and the span: it waits for a server until then."""
+_Waiting = tuple[int, int, SpanKey]
+"""The end of a span in ns, its start below 0, and the span: it waits for a server until its end.
+
+The first in order ends first; of several that end at once it began last."""
 
 
 def servers_without_parent(
@@ -111,44 +114,47 @@ def _link_in_order(
 ) -> set[SpanKey]:
     """Link servers of one trace with as many tokens, from the first that began to the last.
 
-    `clients` have the time of their start. Spans of `have_server` wait for no server behind them.
+    The span around a server is the first to end of those that outlast it. It is a client's, or a hop:
+    a server that was linked before. `clients` have the time of their start. Spans of `have_server` wait for no server behind them.
     """
     waiting: list[_Waiting] = []
+    hops: list[_Waiting] = []
+    parents = {span.parent for span in spans.values()}
     linked: set[SpanKey] = set()
     clients = sorted(clients, key=lambda client: client[0], reverse=True)
 
-    def began(key: SpanKey) -> tuple[int, int]:
-        return spans[key].start_ns, -(spans[key].end_ns or 0)
+    def entry(key: SpanKey) -> _Waiting:
+        return spans[key].end_ns or 0, -spans[key].start_ns, key
 
-    for key in sorted(servers, key=began):
+    def is_below(key: SpanKey, server: SpanKey) -> bool:
+        # The walk is long in a deep trace, and of most servers no span is a child.
+        return server in parents and any(server == a for a, _span in ancestors(spans[key], spans))
+
+    for key in sorted(servers, key=lambda key: (spans[key].start_ns, -(spans[key].end_ns or 0))):
         server = spans[key]
         while clients and clients[-1][0] <= server.start_ns:
-            client = clients.pop()[1]
-            insort(waiting, (spans[client].end_ns or 0, client))
-        del waiting[: bisect_left(waiting, (server.start_ns,))]
-        outer = _outer_of(key, waiting, linked, spans)
-        if outer is not None:
-            server.parent = waiting.pop(outer)[1]
-            linked.add(key)
-            if key not in have_server:
-                insort(waiting, (server.end_ns or 0, key))
+            insort(waiting, entry(clients.pop()[1]))
+        for queue in (waiting, hops):
+            del queue[: bisect_left(queue, (server.start_ns,))]
+        # A hop of the very same times is a call beside this one, not around it.
+        end_ns, start, _key = entry(key)
+        around = chain(
+            merge(_from(waiting, (end_ns,)), _from(hops, (end_ns, start + 1))),
+            # A client may give up before its server ends.
+            iter(waiting),
+        )
+        outer = next((found for found in around if not is_below(found[-1], key)), None)
+        if outer is None:
+            continue
+        queue = hops if outer[-1] in linked else waiting
+        del queue[bisect_left(queue, outer)]
+        server.parent = outer[-1]
+        linked.add(key)
+        if key not in have_server:
+            insort(hops, entry(key))
     return linked
 
 
-def _outer_of(
-    key: SpanKey, waiting: list[_Waiting], linked: set[SpanKey], spans: Mapping[SpanKey, Span]
-) -> int | None:
-    """Return the place of the first span to end among those that outlast a server.
-
-    If there is none, it is the place of the first client to end, as a client may give up before its
-    server ends; None if there is none either. A client that the server itself called does not count.
-    """
-    outlasting = bisect_left(waiting, (spans[key].end_ns or 0,))
-    for place in chain(range(outlasting, len(waiting)), range(outlasting)):
-        outer = waiting[place][1]
-        is_too_short = place < outlasting and outer in linked
-        if not is_too_short and all(
-            around != key for around, _span in ancestors(spans[outer], spans)
-        ):
-            return place
-    return None
+def _from(queue: list[_Waiting], least: tuple[int, ...]) -> Iterator[_Waiting]:
+    """Yield what waits in `queue` from `least` on."""
+    return (queue[place] for place in range(bisect_left(queue, least), len(queue)))

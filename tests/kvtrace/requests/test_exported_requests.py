@@ -360,6 +360,18 @@ def test_servers_without_their_parent(tmp_path, spans, expected, linked):
     assert shows(requests.notes, f"{linked} {note}" if linked else note) == bool(linked)
 
 
+def test_servers_of_the_same_times_are_of_two_clients(tmp_path):
+    of = "gen_ai.conversation.id"
+    clients = [client_span(1, 1, 9, **{of: "a"}), client_span(2, 1, 9, **{of: "b"})]
+    servers = [server_span(3, 2, 5), server_span(4, 2, 5)]
+    path = tmp_path / "spans.json"
+    path.write_text(json.dumps(document(*clients, *servers)))
+    requests = otel.read(path)
+    assert totals(requests) == (2, 1000, 40)
+    assert requests.session_id.tolist() == [0, 1]
+    assert shows(requests.notes, "2 spans enclose the span of the same call")
+
+
 def test_servers_that_may_be_counted_twice_are_named(tmp_path):
     # The server counts two tokens more than its client: by another template of the chat.
     client, server = client_span(1, 1, 9, (498, 20)), server_span(2, 2, 5)
