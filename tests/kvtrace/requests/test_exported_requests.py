@@ -369,7 +369,7 @@ def test_servers_of_the_same_times_are_of_two_clients(tmp_path):
     requests = otel.read(path)
     assert totals(requests) == (2, 1000, 40)
     assert requests.session_id.tolist() == [0, 1]
-    assert shows(requests.notes, "2 spans enclose the span of the same call")
+    assert shows(requests.notes, "2 spans enclose … call")
 
 
 def test_servers_that_may_be_counted_twice_are_named(tmp_path):
