@@ -146,7 +146,7 @@ INLINE int64_t slot_in_tier(World *world, int64_t level, int64_t slot) {
     if (!tiers_include(fleet->place_tiers, level)) {
         return slot;
     }
-    const Copies *copy = &fleet->copies[slot];
+    const Copy *copy = &fleet->copies[slot];
     return tiers_include(fleet->rack_tiers, level) ? copy->rack_copy : copy->node_copy;
 }
 
