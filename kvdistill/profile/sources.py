@@ -71,7 +71,7 @@ from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
 from kvtrace.core.tables import DENSE_SLACK
 from kvtrace.core.temporary import TemporaryFolder
-from kvtrace.core.units import format_count
+from kvtrace.core.units import NS_PER_US, format_count
 
 Key = TypeVar("Key")
 SOURCE_KINDS = "a trace, a run's folder, ops.parquet, blocks.parquet, probe.json or profile.json"
@@ -261,6 +261,19 @@ def view_ios(db: duckdb.DuckDBPyConnection, ios: Path) -> None:
     )
 
 
+def _view_bursts(db: duckdb.DuckDBPyConnection) -> None:
+    """Create the view `bursts` of the view `ios`: reads and writes that arrive together.
+
+    Arrivals of one microsecond are one: fio's logs have no finer times, and no drive tells them
+    apart. `gap` is the time since the burst before, null for the first one.
+    """
+    db.execute(
+        "CREATE VIEW bursts AS SELECT min(ts_ns) AS start_ns, count(*) AS burst,"
+        " start_ns - lag(start_ns) OVER (ORDER BY start_ns) AS gap"
+        f" FROM ios WHERE op <> 2 AND io_bytes > 0 GROUP BY ts_ns // {NS_PER_US}"
+    )
+
+
 class SourceFacts(TypedDict, total=False):
     """Fields of a profile that cannot be computed from its operations."""
 
@@ -377,6 +390,7 @@ def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> Arr
     }
     buckets = [rows_by_bucket.get(bucket, {}) for bucket in range(max(rows_by_bucket) + 1)]
     names = ("read_ops", "write_ops", "read_bytes", "write_bytes")
+    _view_bursts(db)
     rows, windows = query(db, "profile_gaps"), query(db, "profile_windows", start_ns=start_ns)
     bursts, gaps = (
         [row for row in rows if row["measure"] == measure] for measure in ("burst", "gap")
@@ -400,6 +414,7 @@ def _arrivals(db: duckdb.DuckDBPyConnection, start_ns: int, span_ns: int) -> Arr
 
 
 def _burst_sequence(db: duckdb.DuckDBPyConnection) -> BurstSequence:
+    """Return all bursts of the view `bursts`, in order."""
     rows = query(db, "profile_bursts")
     return BurstSequence(
         ops=[row["burst"] for row in rows], gaps_ns=[row["gap"] for row in rows[1:]]

@@ -21,8 +21,8 @@ from kvtrace.core.run.run_file import (
 from kvtrace.core.tables import objects_path
 from kvtrace.core.temporary import sweep
 
-_RUN_FOLDERS = ("*/", "*/*/", "*/*/*/")
-"""Where an experiment has its runs: those of a scorecard are in a folder of each stack."""
+_MOST_FOLDERS_DEEP = 3
+"""How deep an experiment has its runs: those of a scorecard are in a folder of each stack."""
 
 
 def check_output(path: Path, *, is_forced: bool) -> None:
@@ -93,11 +93,21 @@ def make_directory(path: Path, manifest: str) -> None:
     try:
         path.mkdir(exist_ok=True)
         (path / manifest).unlink(missing_ok=True)
-        for pattern in _RUN_FOLDERS:
-            for folder in path.glob(pattern):
-                sweep(folder)
+        _sweep_below(path, _MOST_FOLDERS_DEEP)
     except OSError as error:
         raise DeviceError(f"{path}: {error.strerror}") from None
+
+
+def _sweep_below(path: Path, depth: int) -> None:
+    """Remove temporary files of ended processes from the folders below `path`, without links."""
+    if not depth:
+        return
+    # A folder of somebody else's that cannot be listed holds none of ours.
+    with suppress(OSError):
+        for folder in path.iterdir():
+            if folder.is_dir() and not folder.is_symlink():
+                sweep(folder)
+                _sweep_below(folder, depth - 1)
 
 
 def remove_empty(path: Path) -> None:

@@ -31,6 +31,11 @@ class Percentiles(msgspec.Struct, frozen=True):
     p99_99_ns: int | None
 
 
+def percentile_name(field: str) -> str:
+    """Return the name that users know of a field of `Percentiles`: p99.9 of p99_9_ns."""
+    return field.removesuffix("_ns").replace("_", ".")
+
+
 class TimeToFirstToken(msgspec.Struct, frozen=True):
     """Modelled time from a request's arrival to its first token (TTFT)."""
 

@@ -15,6 +15,7 @@ from kvtrace.core.config import as_setting
 from kvtrace.core.document import document as doc
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import STALLS
+from kvtrace.core.simulation_stats import percentile_name
 from kvtrace.curves.day_profile import day_share, extrapolation
 from kvtrace.curves.mrc import CurvePoint, HitCurve
 from kvtrace.curves.points import Point, Stack, drive_of
@@ -217,7 +218,7 @@ def _reached(point: Point, target: Target) -> str:
     if target.first_token is not None:
         quantile, limit_ns = target.first_token
         time = point.first_token_ns(quantile)
-        name = quantile.removesuffix("_ns").replace("_", ".")
+        name = percentile_name(quantile)
         time_text = "unknown, too few requests" if time is None else units.format_duration(time)
         text += f", modelled {name} TTFT {time_text} (target {units.format_duration(limit_ns)})"
     if (level := target.service_level) is not None:

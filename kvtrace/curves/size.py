@@ -23,7 +23,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
-from kvtrace.core.simulation_stats import TimeToFirstToken
+from kvtrace.core.simulation_stats import TimeToFirstToken, percentile_name
 from kvtrace.core.statistics import QUANTILES
 from kvtrace.core.units import format_duration, parse_duration_ns, parse_share
 from kvtrace.curves.points import ROLES, Capacities, Point, Sampled, Stack, Timed
@@ -152,7 +152,7 @@ class Target:
         clauses = [] if self.hit_ratio is None else [f"{100 * self.hit_ratio:g} %"]
         if self.first_token is not None:
             quantile, limit_ns = self.first_token
-            name = quantile.removesuffix("_ns").replace("_", ".")
+            name = percentile_name(quantile)
             clauses.append(f"{name} {format_duration(limit_ns)} to the first token")
         if (level := self.service_level) is not None:
             clauses.append(f"{100 * level.share:g} % of requests within {level.describe()}")

@@ -29,11 +29,11 @@ from kvtrace.requests.nested_calls import (
     Span,
     SpanKey,
     SpanRole,
+    answer_tokens,
     conversation_of,
     enclosing_calls,
     is_better_copy,
     open_circles,
-    views_of_call,
 )
 
 _ROLES: Final = {
@@ -219,11 +219,10 @@ def langfuse(path: Path) -> reading.Requests:
         raise TraceError(problem, path=path)
     for key in generations:
         span = spans[key]
-        answers = (view.output_tokens for view in views_of_call(span, spans))
         requests.add(
             span.start_ns,
             span.input_tokens or 0,
-            next((tokens for tokens in answers if tokens is not None), 0),
+            answer_tokens(span, spans),
             session=conversation_of(span, spans),
             answered_ns=span.end_ns,
             row=span.row,

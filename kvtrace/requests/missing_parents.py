@@ -115,7 +115,8 @@ def _link_in_order(
     """Link servers of one trace with as many tokens, from the first that began to the last.
 
     The span around a server is the first to end of those that outlast it. It is a client's, or a hop:
-    a server that was linked before. `clients` have the time of their start. Spans of `have_server` wait for no server behind them.
+    a server that was linked before. `clients` have the time of their start. Spans of `have_server`
+    wait for no server behind them.
     """
     waiting: list[_Waiting] = []
     hops: list[_Waiting] = []

@@ -131,6 +131,15 @@ def views_of_call(span: Span, spans: Mapping[SpanKey, Span]) -> Iterator[Span]:
             yield outer
 
 
+def answer_tokens(span: Span, spans: Mapping[SpanKey, Span]) -> int:
+    """Return the tokens of a call's answer: its own, or those of the nearest span of the same call.
+
+    0 if none of them says.
+    """
+    answers = (view.output_tokens for view in views_of_call(span, spans))
+    return next((tokens for tokens in answers if tokens is not None), 0)
+
+
 def conversation_of(span: Span, spans: Mapping[SpanKey, Span]) -> str | None:
     """Return the conversation that a call, or the nearest span around it, names."""
     around = [span, *(outer for _key, outer in ancestors(span, spans))]

@@ -28,12 +28,12 @@ from kvtrace.requests.nested_calls import (
     Span,
     SpanKey,
     SpanRole,
+    answer_tokens,
     conversation_of,
     enclosing_calls,
     is_better_copy,
     is_of_embedding,
     open_circles,
-    views_of_call,
 )
 from kvtrace.requests.span_layouts import ExportedSpan, SpanDocument, is_of_spans, spans_of
 
@@ -103,11 +103,10 @@ def otel(path: Path) -> reading.Requests:
     requests = reading.Gathered()
     for key in keys:
         call = calls[key]
-        answers = (view.output_tokens for view in views_of_call(call, calls))
         requests.add(
             call.start_ns,
             call.input_tokens or 0,
-            next((tokens for tokens in answers if tokens is not None), 0),
+            answer_tokens(call, calls),
             session=conversation_of(call, calls),
             answered_ns=call.end_ns,
         )

@@ -32,7 +32,7 @@ from kvtrace.core.document.explorer import Choice, Explorer, Price
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.overload import overload_note
 from kvtrace.core.parameters import named, setting
-from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken
+from kvtrace.core.simulation_stats import HitSteps, TimeToFirstToken, percentile_name
 from kvtrace.core.statistics import SECONDS_PER_DAY, is_memory, parse_endurance
 from kvtrace.core.units import (
     BYTES_PER_GB,
@@ -858,10 +858,7 @@ class Plan:
             basis = extrapolation(row.figures.load_ns, self.day_profile)
         extrapolated = "" if basis is None else f" ({basis})"
         quantile, _ = (findings.target and findings.target.first_token) or ("p99_ns", 0)
-        time_ns, name = (
-            candidate.first_token_ns(quantile),
-            quantile.removesuffix("_ns").replace("_", "."),
-        )
+        time_ns, name = candidate.first_token_ns(quantile), percentile_name(quantile)
         times = "" if time_ns is None else f", TTFT {name} {format_duration(time_ns)}"
         target = findings.target
         if candidate.goodput_share is not None:
@@ -1053,16 +1050,19 @@ def _nearest_figures(target: Target, candidates: Sequence[Candidate]) -> str:
         quantile, _limit_ns = target.first_token
         times = [candidate.first_token_ns(quantile) for candidate in candidates]
         shortest = min((time_ns for time_ns in times if time_ns is not None), default=None)
-        name = quantile.removesuffix("_ns").replace("_", ".")
+        name = percentile_name(quantile)
         clauses.append(
             f"too few requests for a TTFT {name}"
             if shortest is None
             else f"the shortest TTFT {name} is {format_duration(shortest)}"
         )
     if (level := target.service_level) is not None:
-        share = max(candidate.goodput_share or 0.0 for candidate in candidates)
+        shares = [candidate.goodput_share for candidate in candidates]
+        highest_share = max((share for share in shares if share is not None), default=None)
         clauses.append(
-            f"at most {percent_beside(share, level.share)} of requests are within"
+            f"how many requests are within {level.describe()} is unknown"
+            if highest_share is None
+            else f"at most {percent_beside(highest_share, level.share)} of requests are within"
             f" {level.describe()}"
         )
     return ", ".join(clauses)
