@@ -8,19 +8,22 @@ user or a batch system may wait. The program answers according to its state:
     in a replay               `handled_signals` notes the signals, and the measurements are written
     in a library's C code     no exception can be raised; after GRACE_S a thread removes temporary
                               files and ends the process
-    where the exception       the same after CLOSING_S, such as in a destructor, or a callback of a
-    is lost                   library
+    where the exception       it is raised again at once if Python reports the loss, as it does for a
+    is lost                   destructor or the callback of a weak reference, which each import
+                              has; otherwise the same as in C code, after CLOSING_S
 
 In each case the exit code is 130, and stderr has one line.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
 import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -43,6 +46,8 @@ class _Watch:
     """The name of this program; empty if it runs within another program."""
     is_answered = False
     """True if KeyboardInterrupt was raised in the main thread, which is closing its files."""
+    is_lost = threading.Event()
+    """Set when Python reports that it has ignored KeyboardInterrupt."""
     holders = 0
     """Number of active `handled_signals` blocks."""
     stops: list[Callable[[], object]] = []  # noqa: RUF012 - one for the process, as all of this
@@ -92,6 +97,7 @@ def raised_signals() -> Iterator[None]:
     signal after the block ends the process at once.
     """
     _Watch.is_answered = False
+    _Watch.is_lost.clear()
 
     def interrupt(_number: int, _frame: object) -> None:
         _Watch.is_answered = True
@@ -100,11 +106,13 @@ def raised_signals() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in ENDING}
     _set_all(interrupt)
     if _Watch.program:
+        sys.unraisablehook = _note_lost
         _start_watching()
     try:
         yield
     finally:
         if _Watch.program:
+            sys.unraisablehook = sys.__unraisablehook__
             _set_all(lambda _number, _frame: _leave())
         else:
             for number, handler in before.items():
@@ -148,6 +156,25 @@ def _start_watching() -> None:
     threading.Thread(target=_watch, args=(read_end,), name="signals", daemon=True).start()
 
 
+def _note_lost(unraisable: sys.UnraisableHookArgs) -> None:
+    """Note that Python has ignored KeyboardInterrupt; report other ignored exceptions as usual."""
+    if issubclass(unraisable.exc_type, KeyboardInterrupt):
+        _Watch.is_lost.set()
+    else:
+        sys.__unraisablehook__(unraisable)
+
+
+def _raise_if_lost(number: signal.Signals) -> None:
+    """While the main thread closes its files, raise the exception again each time that it is lost."""
+    end = time.monotonic() + CLOSING_S
+    while _Watch.is_lost.wait(max(end - time.monotonic(), 0)):
+        # The main thread leaves the place that ignored the exception first; an exception raised
+        # there would be ignored, too.
+        time.sleep(GRACE_S / _CHECKS)
+        _Watch.is_lost.clear()
+        _thread.interrupt_main(number)
+
+
 def _watch(read_end: int) -> None:
     """End the process if the main thread does not answer a signal, read from `read_end`."""
     pause = threading.Event()
@@ -164,8 +191,6 @@ def _watch(read_end: int) -> None:
                 with suppress(Exception):
                     stop()
         if _Watch.is_answered:
-            # The exception may have been raised where it is lost, as in a destructor or a callback
-            # of a library. The main thread then goes on as if nothing had happened.
-            pause.wait(CLOSING_S)
+            _raise_if_lost(signal.Signals(number[0]))
         if not _Watch.holders:
             _leave()

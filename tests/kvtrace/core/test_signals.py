@@ -151,6 +151,46 @@ def test_a_signal_whose_exception_is_lost_ends_the_process(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == []
 
 
+IGNORED = """
+import sys, time
+from kvtrace.core.signals import handled_signals, leave_on_signals, raised_signals
+leave_on_signals("kvtrace", "__main__")
+class Busy:
+    def __del__(self):
+        print("ready", flush=True)
+        while True:
+            time.sleep(0.01)
+noted = []
+with raised_signals():
+    busy = Busy()
+    del busy
+    HOLD
+    end = time.monotonic() + 5
+    while time.monotonic() < end and not noted:
+        time.sleep(0.01)
+sys.exit(130 if noted else 0)
+"""
+"""A main thread that waits in a destructor, where Python ignores exceptions."""
+HELD = "with handled_signals(lambda number, frame: noted.append(number)): time.sleep(0.5)"
+
+
+@pytest.mark.parametrize("hold", ["pass", HELD])
+def test_an_exception_that_python_ignores_is_raised_again(hold):
+    process = subprocess.Popen(
+        [sys.executable, "-c", IGNORED.replace("HOLD", hold)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    code, _lines, seconds = end(process, signal.SIGINT)
+    # An exception that reaches the top of a script, where no command turns it into a code, ends it
+    # by the signal.
+    assert code in (130, -signal.SIGINT)
+    assert seconds < 3
+
+
 def test_a_signal_ends_what_is_stuck_in_c_code(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-c", STUCK, tmp_path],
