@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from pathlib import Path
 
 import numpy as np
@@ -94,13 +93,10 @@ def disk_of(place: Path) -> Path | None:
 
     `place` is a folder, a file, or a block device (a partition, for example).
     """
-    status = place.stat()
-    device_number = status.st_rdev if stat.S_ISBLK(status.st_mode) else status.st_dev
-    link = Path(f"/sys/dev/block/{os.major(device_number)}:{os.minor(device_number)}")
-    if not link.exists():
-        return None
-    block = link.resolve()
-    return Path("/dev") / (block if (block / "queue").is_dir() else block.parent).name
+    from kvreplay.tiers.host import block_device
+
+    disk = block_device(place)
+    return None if disk is None else Path("/dev") / disk.name
 
 
 def direct_requests(

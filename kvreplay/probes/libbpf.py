@@ -30,7 +30,7 @@ from kvreplay.probes import Backend
 from kvreplay.tiers.host import devices_beneath, disk_of, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
 from kvtrace.core.files import sys_text
-from kvtrace.core.mounts import mounts, numbered
+from kvtrace.core.mounts import block_directories, block_directory, mounts, numbered
 from kvtrace.core.native.structs import header
 from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import Bucket, Histogram
@@ -617,12 +617,15 @@ def resolve(device: Path, sys: Path = _SYS) -> list[Disk]:
 
 def beneath(number: str, sys: Path = _SYS) -> list[Disk]:
     """Return the disks beneath the device of this number, such as 259:1, in order of name."""
-    entry = sys / "dev" / "block" / number
-    if not entry.exists():
-        raise DeviceError(f"{entry} does not exist: the system does not describe device {number}")
+    directory = block_directory(number, sys)
+    if directory is None:
+        raise DeviceError(
+            f"{sys / 'dev' / 'block' / number} does not exist: the system does not describe device"
+            f" {number}"
+        )
     lowest = {
         block
-        for block in devices_beneath(entry.resolve(), has_loops=False)
+        for block in devices_beneath(directory, has_loops=False)
         if block is not None and not slaves(block)
     }
     disks = {disk.name: (disk / "dev").read_text(encoding="ascii") for disk in map(disk_of, lowest)}
@@ -640,9 +643,7 @@ def above(disks: Sequence[Disk], sys: Path = _SYS) -> list[int]:
     These are the disks themselves, and the partitions, dm and md devices on them.
     """
     disk_numbers = {disk.number for disk in disks}
-    names = (
-        sorted(entry.name for entry in (sys / "dev" / "block").iterdir()) if disk_numbers else []
-    )
+    names = sorted(block_directories(sys)) if disk_numbers else []
     return [
         _number(name)
         for name in names
@@ -667,8 +668,8 @@ def zone_shift(disks: Sequence[Disk], sys: Path = _SYS) -> int:
 def device_name(number: int, sys: Path = _SYS) -> str:
     """Return the name of the device with the kernel's `number`; as major:minor if it is gone."""
     major, minor = number >> MINOR_BITS, number & (1 << MINOR_BITS) - 1
-    entry = sys / "dev" / "block" / f"{major}:{minor}"
-    return entry.resolve().name if entry.exists() else f"{major}:{minor}"
+    directory = block_directory(f"{major}:{minor}", sys)
+    return f"{major}:{minor}" if directory is None else directory.name
 
 
 COMM_BYTES = 16

@@ -40,7 +40,7 @@ from kvreplay.tiers.host import (
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.files import sys_text
-from kvtrace.core.mounts import mounts, numbered
+from kvtrace.core.mounts import block_directory, mounts, numbered
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import Smart
 
@@ -379,10 +379,10 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
 
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
-    root_device = (sysfs / "dev/block" / numbered(Path("/").stat().st_dev)).resolve()
+    root_device = block_directory(numbered(Path("/").stat().st_dev), sysfs)
     return {
         disk_of(block).name
-        for block in devices_beneath(root_device if root_device.is_dir() else None)
+        for block in devices_beneath(root_device)
         if block is not None
     }
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kvtrace.core.files import sys_text
-from kvtrace.core.mounts import Mount, control_groups, mounts, numbered
+from kvtrace.core.mounts import Mount, block_directory, control_groups, mounts, numbered
 from kvtrace.core.run.run_file import DeviceIo
 
 SECTOR_BYTES = 512
@@ -152,8 +152,7 @@ def _layers(target: Path, max_layers: int) -> Iterator[tuple[bool | None, str]]:
         return
     block = _block_directory(target)
     if block is None and mount is not None:
-        link = Path("/sys/dev/block") / mount.device
-        block = link.resolve() if link.exists() else None
+        block = block_directory(mount.device)
     yield from _disk_layers(block, max_layers)
 
 
@@ -239,8 +238,7 @@ def device_number(target: Path) -> str:
 
 
 def _block_directory(target: Path) -> Path | None:
-    link = Path("/sys/dev/block") / device_number(target)
-    return link.resolve() if link.exists() else None
+    return block_directory(device_number(target))
 
 
 def numa_node(target: Path) -> int | None:

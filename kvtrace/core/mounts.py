@@ -1,9 +1,10 @@
-"""Mounted filesystems, and the directories of this process's control groups among them."""
+"""Mounted filesystems, the block devices beneath them, and this process's control groups."""
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -56,6 +57,33 @@ def unescaped(point: str) -> str:
 def numbered(device: int) -> str:
     """Return the number of a device as /sys writes it, such as 259:1."""
     return f"{os.major(device)}:{os.minor(device)}"
+
+
+def block_directories(sys: Path = Path("/sys")) -> dict[str, Path]:
+    """Return the directory in /sys of each block device, by its number, such as 259:1.
+
+    Empty if the system shows none. A container may hide /sys/dev/block, as podman's do, but still
+    show the devices by their names.
+    """
+    with suppress(OSError):
+        if links := list((sys / "dev" / "block").iterdir()):
+            return {link.name: link.resolve() for link in links}
+    return {
+        number: link.resolve()
+        for link in (sys / "class" / "block").glob("*")
+        if (number := sys_text(link / "dev"))
+    }
+
+
+def block_directory(number: str, sys: Path = Path("/sys")) -> Path | None:
+    """Return the directory in /sys of the block device with this number; None if it is hidden, or
+    if no block device has the number.
+    """
+    link = sys / "dev" / "block" / number
+    with suppress(OSError):
+        return link.resolve(strict=True)
+    # Filesystems without a device have numbers such as 0:26, which no block device has.
+    return None if number.startswith("0:") else block_directories(sys).get(number)
 
 
 def control_groups(controller: str, proc: Path = Path("/proc")) -> tuple[Path, ...]:
