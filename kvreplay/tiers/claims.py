@@ -380,11 +380,7 @@ def _is_writing(process: Path, fd: str, numbers: set[str]) -> bool:
 def _disks_below_root(sysfs: Path) -> set[str]:
     """Return the names of all disks that / lies on, through RAID and the like."""
     root_device = block_directory(numbered(Path("/").stat().st_dev), sysfs)
-    return {
-        disk_of(block).name
-        for block in devices_beneath(root_device)
-        if block is not None
-    }
+    return {disk_of(block).name for block in devices_beneath(root_device) if block is not None}
 
 
 def is_of_root(target: Path) -> bool:
