@@ -248,7 +248,9 @@ def bench_mlperf_csv(directory: Path) -> None:
         "-o",
         str(trace),
     )
-    runs = [kvtrace("convert", str(trace), str(out), "--to", "mlperf", "--force") for _ in range(RUNS)]
+    runs = [
+        kvtrace("convert", str(trace), str(out), "--to", "mlperf", "--force") for _ in range(RUNS)
+    ]
     rows = sum(
         batch.num_rows - int((batch.column("op").indices.to_numpy() == 2).sum())
         for batch in open_table(trace).batches(["op"])
