@@ -151,6 +151,7 @@ def _phase_streams(
     completed_ns = (
         None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
     )
+    is_whole = len(ops["op"]) < MAX_OPS
     streams = []
     for name, selected, loop in _split_directions(ops, completed_ns, drain_per_ns):
         arrival_ns = ops["ts_ns"][selected]
@@ -158,7 +159,7 @@ def _phase_streams(
         begin_ns, stream_ns = int(arrival_ns[0]), window.to_ns + 1 - int(arrival_ns[0])
         if arrival_ns[-1] == arrival_ns[0]:
             stream_ns = 1  # one instant has no rate; later operations are another stream
-        elif _MIN_OPS <= len(arrival_ns) < MAX_OPS:
+        elif is_whole and len(arrival_ns) >= _MIN_OPS:
             # n operations have n gaps; the gap after the last one is estimated by the mean.
             stream_ns = round(
                 int(arrival_ns[-1] - arrival_ns[0]) * len(arrival_ns) / (len(arrival_ns) - 1)

@@ -137,6 +137,18 @@ def test_a_change_of_rate_is_a_phase(tmp_path):
     assert [(s.start_ns, s.span_ns) for s in found] == [(0, 1000 * MS), (1000 * MS, 2000 * MS)]
 
 
+@pytest.mark.parametrize("most", [1000, 100])
+def test_streams_keep_their_rate_beyond_what_is_fitted(tmp_path, monkeypatch, most):
+    # 200 reads at 100 a second, and 100 writes at 50 a second, of which the first 1000 or 100
+    # operations are fitted. The last read is due at 1990 ms, the last write at 1985 ms.
+    monkeypatch.setattr("kvdistill.profile.streams.MAX_OPS", most)
+    rows = [io(i * 10, "read", i % 3, 4096) for i in range(200)]
+    rows += [io(i * 20 + 5, "write", 3 + i % 3, 4096) for i in range(100)]
+    found = distil_rows(tmp_path, sorted(rows)).profile.streams
+    rates = {s.name: (s.read.ops + s.write.ops) / (s.span_ns / 1e9) for s in found}
+    assert rates == {"read": pytest.approx(100, 0.01), "write": pytest.approx(50, 0.01)}
+
+
 def test_a_run_is_distilled_from_what_was_timed(tmp_path):
     run = write_run(tmp_path / "run", [500_000] * 10)
     profile = distil_source(run, None, Limit(), tmp_path).profile
