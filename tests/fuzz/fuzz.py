@@ -52,7 +52,7 @@ _SLOT = struct.Struct("qqdqq")
 """Of a worker: the case that it is at, cases done, when it began, readings and commands done."""
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ERROR = re.compile(r"kv(trace|replay|distill): error: ")
-_NO_ROOM = re.compile(r"(?i)memory|failed to launch worker thread")
+_NO_ROOM = re.compile(r"(?i)memory|failed to launch worker thread|can't start new thread")
 _FORMULA = re.compile(r"[=+@\t\r]|-(?![0-9.])")
 
 
@@ -311,9 +311,10 @@ class Pool:
             if not pid:
                 continue
             self._workers.remove(worker)
-            # A command without memory ends its process, which is this worker. What earlier cases left
-            # in memory is not this case's, so that a fresh worker tries it again.
-            is_retried = status and case != worker.first and _has_no_memory(status)
+            # A command without memory ends its process, which is this worker, and libraries crash
+            # where they are refused memory. What earlier cases left in memory is not this case's, so
+            # that a fresh worker tries it again.
+            is_retried = status and case != worker.first and _may_lack_memory(status)
             if status and not is_retried:
                 why = (
                     f"no end after {LOST_S} s"
@@ -349,10 +350,11 @@ class Pool:
         self._workers = []
 
 
-def _has_no_memory(status: int) -> bool:
+def _may_lack_memory(status: int) -> bool:
     from kvtrace.core.errors import OutOfMemory
 
-    return os.waitstatus_to_exitcode(status) == OutOfMemory.exit_code
+    code = os.waitstatus_to_exitcode(status)
+    return code in (OutOfMemory.exit_code, -signal.SIGSEGV, -signal.SIGABRT)
 
 
 def _ending(status: int) -> str:
