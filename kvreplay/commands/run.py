@@ -178,7 +178,8 @@ def compare(
 
     The sides alternate, so that a drift of the machine's speed favours neither. The trials are
     below a and b of the output, and `kvdistill compare` compares them. They replay the 60 s from
-    the first eviction of the slowest --tier, if it evicts; --window all takes the whole trace.
+    the first eviction of the slowest --tier, if it evicts, or longer, until they have 100 reads and
+    100 writes; --window all takes the whole trace.
 
     \b
     Example:
@@ -194,7 +195,7 @@ def compare(
     from kvreplay.run.replay import Replay
     from kvtrace.core.document.terminal import answer
 
-    first = replace(how.steady(), tiers=targets(tier))
+    first = replace(how.steady(is_lengthened=True), tiers=targets(tier))
     second = replace(
         first,
         tiers=first.tiers | targets(against),

@@ -15,7 +15,7 @@ import msgspec
 
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import STEADIEST
+from kvtrace.core.limit import STEADIEST, STEADIEST_LENGTHENED
 from kvtrace.core.units import NS_PER_S, parse_bytes, parse_duration_ns
 
 
@@ -174,7 +174,8 @@ class Config:
         "Replay a window of the trace: steady:60s begins when the slowest --tier first evicts;"
         " busiest:60s moves the most bytes; from:300s+60s; or all. Objects it needs from before are"
         " written first. compare and sweep default to steady:60s, without --limit and --requests,"
-        " for a trace that evicts.",
+        " for a trace that evicts; in a closed loop, compare takes longer until it has 100 reads and"
+        " 100 writes.",
         metavar="WINDOW",
     )
     node: int | None = option(
@@ -324,10 +325,16 @@ class Config:
         "With --probes: write no blocks.parquet (one row per request).", False, "--histograms-only"
     )
 
-    def steady(self) -> Config:
-        """Return the configuration for comparing drives: the steady window, unless a part is named."""
+    def steady(self, *, is_lengthened: bool = False) -> Config:
+        """Return the configuration for comparing drives: the steady window, unless a part is named.
+
+        With `is_lengthened` the window may become longer, until it has enough reads and writes. At
+        the trace's own pace it would then take as much longer to replay, so it does not.
+        """
         is_named = (self.window, self.limit, self.requests) != (None, None, None)
-        return self if is_named else replace(self, window=STEADIEST)
+        is_closed_loop = self.speed is None
+        window = STEADIEST_LENGTHENED if is_lengthened and is_closed_loop else STEADIEST
+        return self if is_named else replace(self, window=window)
 
     @property
     def depth(self) -> int:

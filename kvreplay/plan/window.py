@@ -28,13 +28,13 @@ from kvreplay.plan.row_ring import DELETE, READ, REPLAY, WINDOW_ROWS, WRITE, Row
 from kvtrace.core import pa, pc
 from kvtrace.core.app import log
 from kvtrace.core.errors import ConfigError, TraceError
-from kvtrace.core.limit import ALL, STEADIEST, Limit, busiest_begin_ns
+from kvtrace.core.limit import ALL, STEADIEST, STEADIEST_LENGTHENED, Limit, busiest_begin_ns
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.native.library import I1, I8, StructAt, function
 from kvtrace.core.native.structs import Structure, address
 from kvtrace.core.schema import REQUESTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.tables import Reader, open_table
-from kvtrace.core.units import format_duration, parse_duration_ns
+from kvtrace.core.units import NS_PER_S, format_duration, parse_duration_ns
 
 T = TypeVar("T")
 COLUMNS = (
@@ -48,6 +48,10 @@ COLUMNS = (
     "request_id",
     "stage",
 )
+FEWEST_OPS, MOST_BYTES, MOST_LENGTHENED = 100, 32 << 30, 60
+"""What bounds a lengthened window: it ends with this many reads and writes, of which a p99 has at
+least one, or when it has moved this many bytes, or at this many times its given length.
+"""
 BATCH_ROWS = 1 << 14
 """Maximum number of rows of a reader's batch."""
 MAX_WINDOW_ROWS = 2**31 - 2
@@ -470,6 +474,36 @@ class Later(Reader):
             f" has no steady state; take {remedy}"
         )
 
+    def lengthen(self, tier: int) -> None:
+        """Lengthen the window, by whole seconds, until `tier` is read and written often enough.
+
+        It ends before that at MOST_LENGTHENED times its length, at MOST_BYTES, or with the trace.
+        """
+        given_ns, most_ns = self.span_ns, self.span_ns * MOST_LENGTHENED
+        ops, moved_bytes, last_ns = {READ: 0, WRITE: 0}, 0, 0
+        for rows in self._rows("ts_ns", "op", "tier", "length_bytes"):
+            ts_ns, op = rows["ts_ns"] - self.begin_ns, rows["op"]
+            is_moved = (rows["tier"] == tier) & (op != DELETE) & (ts_ns >= 0)
+            if not is_moved.any():
+                continue
+            ts_ns, op = ts_ns[is_moved], op[is_moved]
+            so_far = {kind: count + np.cumsum(op == kind) for kind, count in ops.items()}
+            moved = moved_bytes + np.cumsum(rows["length_bytes"][is_moved])
+            is_enough = np.minimum(so_far[READ], so_far[WRITE]) >= FEWEST_OPS
+            is_end = is_enough | (moved > MOST_BYTES) | (ts_ns >= most_ns)
+            last = int(is_end.argmax()) if is_end.any() else len(is_end) - 1
+            last_ns = int(ts_ns[last])
+            if is_end.any():
+                break
+            ops = {kind: int(counts[-1]) for kind, counts in so_far.items()}
+            moved_bytes = int(moved[-1])
+        # The last row is due within the window, which ends before its end.
+        seconds = last_ns // NS_PER_S + 1
+        self.span_ns = min(max(given_ns, seconds * NS_PER_S), most_ns)
+        if self.span_ns > given_ns:
+            kind = self.text.partition(":")[0]
+            self.text = f"{kind}:{self.span_ns // NS_PER_S}s"
+
     def _rows(self, *columns: str) -> Iterator[dict[str, np.ndarray]]:
         names = columns if self._node is None else (*columns, "node")
         for batch in self._reader.batches(names):
@@ -503,20 +537,23 @@ def part_of(
 ) -> Later | None:
     """Return the later part of a trace that --window `text` selects, by the rows of `node`.
 
-    None for the whole trace. STEADIEST selects the steady window if the trace has one, else the
-    whole trace.
+    None for the whole trace. STEADIEST and STEADIEST_LENGTHENED select the steady window if the
+    trace has one, else the whole trace.
 
     ConfigError as in `Later`.
     """
     if text in (None, ALL):
         return None
-    if text != STEADIEST:
+    if text not in (STEADIEST, STEADIEST_LENGTHENED):
         return Later(reader, text, tiers, node)
     try:
-        return Later(reader, STEADIEST.partition(",")[0], tiers, node)
+        later = Later(reader, STEADIEST.partition(",")[0], tiers, node)
     except ColdTraceError as error:
         log(f"note: the whole trace is replayed, from empty tiers on ({error})")
         return None
+    if text == STEADIEST_LENGTHENED:
+        later.lengthen(max(tiers))
+    return later
 
 
 class Loader:
@@ -679,8 +716,8 @@ class TraceWindow:
         total_bytes = read_bytes + written_bytes
         share = f", {read_bytes / total_bytes:.1%} of bytes read" if total_bytes else ""
         description = (
-            f"window from {format_duration(self.begin_ns)} on: {reads:,} reads and {writes:,}"
-            f" writes{share}"
+            f"window {self.part}, from {format_duration(self.begin_ns)} on: {reads:,} reads and"
+            f" {writes:,} writes{share}"
         )
         absent = " and no ".join(
             name for name, count in (("reads", reads), ("writes", writes)) if not count

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 ALL = "all"
 """The value of kvreplay's --window for the whole trace."""
 STEADIEST = "steady:60s, else all"
-"""The default value of --window for commands that compare drives."""
+"""The default value of --window for a sweep of loads."""
+STEADIEST_LENGTHENED = "steady:60s or longer, else all"
+"""The default value of --window for a comparison of drives in a closed loop."""
 _QUANTITY = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-zµ]*)\s*")
 
 

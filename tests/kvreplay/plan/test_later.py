@@ -14,7 +14,7 @@ from whole import read_table
 from kvreplay.plan.pacing import Pacer
 from kvreplay.plan.window import Later, compile_window
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.limit import Limit
+from kvtrace.core.limit import STEADIEST_LENGTHENED, Limit
 from kvtrace.core.schema import OPS, TRACE
 from kvtrace.core.tables import open_table
 
@@ -156,6 +156,44 @@ def test_what_is_no_window_is_refused(tmp_path, asked, said):
     # Where objects fit no tier, a smaller one would not help.
     with pytest.raises(ConfigError, match="written on cpu"):
         Later(open_table(trace, TRACE), "steady:60s", [NVME - 1])
+
+
+def alternating_rows(seconds, gap_s, length=4096):
+    """Return an eviction at 5 s, and after it a read and a write every `gap_s` until `seconds`."""
+    rows = [(0, "write", NVME, "store", obj, 0, length, 0, 0, 0) for obj in range(2)]
+    rows.append((5000 * MS, "delete", NVME, "evict", 1, 0, length, 1, 0, 0))
+    for count, at_s in enumerate(range(5 + gap_s, seconds, gap_s)):
+        rows.append((at_s * 1000 * MS, "read", NVME, "load", 0, 0, length, count, 0, 0))
+        rows.append((at_s * 1000 * MS, "write", NVME, "store", count + 2, 0, length, count, 1, 0))
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("seconds", "gap_s", "span_s"),
+    [
+        (1000, 1, 101),  # The hundredth pair comes 100 s after the eviction.
+        (1000, 2, 201),
+        (60, 1, 60),  # The trace ends before.
+        (90, 1, 85),  # Its last pair comes 84 s after the eviction.
+        (9000, 90, 3600),  # An hour has 39 pairs.
+    ],
+)
+def test_a_compared_window_has_a_hundred_reads_and_writes(tmp_path, seconds, gap_s, span_s):
+    trace = write_trace(tmp_path / "t.parquet", alternating_rows(seconds, gap_s))
+    limit = Limit(window=STEADIEST_LENGTHENED)
+    window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, limit)
+    assert (window.begin_ns, window.part) == (5000 * MS, f"steady:{span_s}s")
+    pairs = min(span_s - 1, seconds - 6) // gap_s
+    assert window.planned_rows == 1 + 2 * pairs
+
+
+def test_a_compared_window_moves_no_more_than_its_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr("kvreplay.plan.window.MOST_BYTES", 150 * 4096)
+    trace = write_trace(tmp_path / "t.parquet", alternating_rows(1000, 1))
+    limit = Limit(window=STEADIEST_LENGTHENED)
+    window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, limit)
+    # 151 pages are moved by the read of the 76th pair.
+    assert window.part == "steady:77s"
 
 
 def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):
