@@ -12,7 +12,12 @@ import numpy as np
 
 from kvdistill.formats.formats import RELATIVE
 from kvdistill.jobs.check import CLOSENESS, Closeness, Tell, check, ignore
-from kvdistill.jobs.fio_replay import MAX_OPS, LogSummary, sampled_span_ns
+from kvdistill.jobs.fio_replay import (
+    MAX_OPS,
+    MAX_SAMPLED_IOS,
+    LogSummary,
+    sampled_span_ns,
+)
 from kvdistill.jobs.fio_sections import FioJob
 from kvdistill.jobs.job import (
     PREFILL,
@@ -222,7 +227,7 @@ def _notes_on_sampling(profile: Profile, options: JobOptions) -> list[str]:
     return [
         (
             f"reuse.fio runs {format_duration(sampled_ns)} of {format_duration(wanted_ns)}: it samples at"
-            f" most {MAX_OPS:,} operations"
+            f" most {MAX_OPS:,} operations and {MAX_SAMPLED_IOS:,} I/Os"
         )
     ]
 

@@ -45,6 +45,7 @@ from kvdistill.profile.profile import (
     DirectionProfile,
     Profile,
     SourceKind,
+    cut_long,
 )
 from kvdistill.queries.window import READ
 from kvtrace.core import pa, pc, pq
@@ -593,16 +594,27 @@ def _bugs(version: FioVersion | None, log: LogSummary) -> list[str]:
     return lines
 
 
-MAX_OPS = 2_000_000
-"""Maximum number of sampled operations; bounds memory and logs."""
+MAX_OPS, MAX_SAMPLED_IOS = 2_000_000, 8_000_000
+"""Maximum number of sampled operations, and of the I/Os that they are split into.
+
+They bound our memory, the logs, and the memory of fio, which reads whole logs before it begins.
+"""
 _EXACT_SIZES = 256
 _model = function("reuse_model_place", int, I8, I8, int, I8, I8, I8, returns=int)
 
 
 def sampled_span_ns(profile: Profile, options: JobOptions) -> int:
-    """Return the time that the reuse job samples: no longer than `MAX_OPS` operations take."""
-    span_ns = min(profile.span_ns, options.runtime_cap_ns)
-    return min(span_ns, profile.span_ns * MAX_OPS // max(1, profile.ops))
+    """Return the time that the reuse job samples.
+
+    It is no longer than MAX_OPS operations take, or MAX_SAMPLED_IOS I/Os.
+    """
+    ios = sum(cut_long(side, options.io_bytes).ops for side in (profile.read, profile.write))
+    return min(
+        profile.span_ns,
+        options.runtime_cap_ns,
+        profile.span_ns * MAX_OPS // max(1, profile.ops),
+        profile.span_ns * MAX_SAMPLED_IOS // max(1, ios),
+    )
 
 
 def sample_operations(profile: Profile, runtime_ns: int, seed: int) -> tuple[PlacedOperations, int]:

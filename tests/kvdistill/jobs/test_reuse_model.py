@@ -115,14 +115,19 @@ def test_bursts_are_kept_whole(tmp_path):
         assert (sizes**2).sum() / sizes.sum() == pytest.approx(mean_burst, rel=1 / 8)
 
 
-def test_the_reuse_job_of_many_operations_is_shorter(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("bound", "most", "parts"),
+    [("MAX_OPS", 42, 1), ("MAX_OPS", 42, 4), ("MAX_SAMPLED_IOS", 168, 4)],
+)
+def test_the_reuse_job_of_many_operations_is_shorter(tmp_path, monkeypatch, bound, most, parts):
     """A trace of 105 operations, of which 42 may be sampled: the job has 40 % of its time."""
-    monkeypatch.setattr("kvdistill.jobs.fio_replay.MAX_OPS", 42)
+    monkeypatch.setattr(f"kvdistill.jobs.fio_replay.{bound}", most)
     distilled = distil_rows(tmp_path, cyclic(5, 20))
-    jobs = make_jobs(distilled, JobOptions(modes=[FioMode.REUSE]))
+    options = JobOptions(modes=[FioMode.REUSE], io_bytes=BLOCK // parts)
+    jobs = make_jobs(distilled, options)
     assert distilled.profile.ops == 105
     log = jobs.jobs[FioMode.REUSE].log
-    assert log.read_ios + log.write_ios == 42
+    assert log.read_ios + log.write_ios == 42 * parts
     assert log.last_us == pytest.approx(0.4 * distilled.profile.span_ns / 1000, rel=0.05)
     assert any(note.startswith("reuse.fio runs") for note in jobs.notes)
 
