@@ -42,6 +42,7 @@ from kvdistill.jobs.verdicts import (
     SIZE_TV_TARGET,
     SIZES,
     Side,
+    StreamFigures,
     Verdict,
 )
 from kvdistill.profile.notebook import html_table
@@ -179,9 +180,9 @@ def check(
         )
         if jobs and not is_null:
             _fill(checked, jobs, folder_path, storage, options)
-        issue_us = None
+        issue_us, runs = None, dict[str, closeness.CheckedRun]()
         for mode, job in jobs.items():
-            run = closeness.CheckedRun(
+            run = runs[mode.job] = closeness.CheckedRun(
                 mode,
                 checked,
                 window,
@@ -193,20 +194,18 @@ def check(
                 storage.disk,
                 is_target_too_slow=is_too_slow,
             )
-            if mode is FioMode.REPLAY:
-                pair, issue_us = _closest_replay(run, notes)
-            else:
-                pair = (
-                    _check_drawn(run, notes) if mode is FioMode.STAT else _check_logs(run, notes)[0]
-                )
+            pair, issue_us_of_log = _compare(run, notes)
+            issue_us = issue_us_of_log or issue_us
             comparisons.append(pair)
-        if reference is not None and reference is not checked and misses_depth(comparisons):
+        missed = [pair.job for pair in comparisons if misses_depth(pair)]
+        if reference is not None and reference is not checked and missed:
             tell(
-                "checking: queue depths differ; kvreplay replays the part once more, to see how much"
-                " the disk varies"
+                f"checking: queue depths of {' and '.join(missed)} differ; fio and kvreplay run once"
+                " more, to see how much the disk varies"
             )
+            second_runs = {job: _compare(runs[job], [])[0].fio for job in missed}
             comparisons = _judged_again(
-                comparisons, checked, folder_path, storage, options.io_bytes, depth_cap
+                comparisons, second_runs, checked, folder_path, storage, options.io_bytes, depth_cap
             )
     return Closeness(
         fio_version=str(version),
@@ -403,15 +402,30 @@ def _reference(
     return requests, missing in _TARGET_IS_TOO_SLOW
 
 
+def _compare(
+    run: closeness.CheckedRun, notes: list[str]
+) -> tuple[closeness.ClosenessPair, closeness.IssueTimes | None]:
+    """Run the job in `run`; return its closeness, and of a replay the issue times in its log."""
+    if run.mode is FioMode.REPLAY:
+        return _closest_replay(run, notes)
+    if run.mode is FioMode.STAT:
+        return _check_drawn(run, notes), None
+    return _check_logs(run, notes)[0], None
+
+
 def _judged_again(
     comparisons: Sequence[closeness.ClosenessPair],
+    second_runs: Mapping[str, StreamFigures],
     checked: Distilled,
     place: Path,
     storage: CheckStorage,
     io_bytes: int,
     depth_cap: int,
 ) -> list[closeness.ClosenessPair]:
-    """Return `comparisons` with missed queue depths judged against a second replay as well."""
+    """Return `comparisons` with missed queue depths judged by second runs of both sides.
+
+    `second_runs` has those of fio by job; kvreplay's second replay is made here.
+    """
     assert checked.source is not None
     again = place / "again"
     again.mkdir()
@@ -420,7 +434,7 @@ def _judged_again(
     ).requests
     if requests is None:
         return list(comparisons)
-    return judge_again(comparisons, closeness.replay_figures(requests))
+    return judge_again(comparisons, closeness.replay_figures(requests), second_runs)
 
 
 class ReplayedRequests(NamedTuple):

@@ -291,17 +291,38 @@ def test_gaps_are_judged_by_those_that_kvreplay_kept(replayed, passes):
     ],
 )
 def test_a_missed_depth_is_judged_by_two_replays(job, first, second, passes, value):
+    assert judged_again([job], first, second) == (passes, pytest.approx(value))
+
+
+@pytest.mark.parametrize(
+    ("jobs", "first", "second", "passes", "value"),
+    [
+        ([27.0, 10.5], 10.0, 11.0, None, 1.7),  # the disk was slow in the first run alone
+        ([13.0, 11.5], 10.0, 10.0, True, 0.15),
+        ([27.0, 25.0], 10.0, 11.0, False, 1.7),  # the job is deeper both times
+        ([5.0, 7.0], 10.0, 11.0, False, -0.5),
+        ([5.0, 9.0], 10.0, 11.0, None, -0.5),
+    ],
+)
+def test_a_missed_depth_is_judged_by_two_runs(jobs, first, second, passes, value):
+    assert judged_again(jobs, first, second) == (passes, pytest.approx(value))
+
+
+def judged_again(jobs: list[float], first: float, second: float) -> tuple[bool | None, float]:
+    """Return the verdict on a depth with a target of 25 %, by the runs of a job and two replays."""
+
     def side(depth: float) -> StreamFigures:
         return msgspec.structs.replace(figures_of("j", SOURCE, Side.DEVICE), mean_depth=depth)
 
-    missed = Verdict("queue depth", "within 25 %", job / first - 1, False)
+    missed = Verdict("queue depth", "within 25 %", jobs[0] / first - 1, False)
+    replay = FioMode.REPLAY.job
     pair = ClosenessPair(
-        job=FioMode.REPLAY.job, window="all", source=side(first), fio=side(job), verdicts=[missed]
+        job=replay, window="all", source=side(first), fio=side(jobs[0]), verdicts=[missed]
     )
-    assert misses_depth([pair])
-    found = judge_again([pair], side(second))[0].verdicts[0]
-    assert found.passes is passes
-    assert found.value == pytest.approx(value)
+    assert misses_depth(pair)
+    second_runs = {replay: side(jobs[1])} if len(jobs) > 1 else {}
+    found = judge_again([pair], side(second), second_runs)
+    return found[0].verdicts[0].passes, found[0].verdicts[0].value
 
 
 def test_chance_of_equal_operations_follows_the_binomial():
