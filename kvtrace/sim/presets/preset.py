@@ -55,6 +55,8 @@ from kvtrace.sim.presets.tier import (
 )
 
 MAX_TIERS = 8
+_USUAL_RANKS = (2, 4, 8, 16, 32)
+"""Tensor-parallel ranks that key-value heads divide over, and that servers have GPUs for."""
 PRESETS, GPU = Path(__file__).parent, "h100"
 _Ns = Annotated[int, Bounds(0, 10**9)]
 
@@ -330,17 +332,25 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
                     " than on a real GPU"
                 )
             ]
-        weights, memory = (
-            round(model.parameters * model.weight_bytes),
-            ranks * GPUS[self.gpu].memory_bytes,
-        )
-        copies = 1 if self.each_rank_stores else ranks // stored_ranks(model, ranks)
-        if weights + copies * cache_bytes <= memory:
+        weights = round(model.parameters * model.weight_bytes)
+        gpu_bytes = GPUS[self.gpu].memory_bytes
+
+        def copies(gpus: int) -> int:
+            """Return how many copies of the cache `gpus` ranks hold."""
+            return 1 if self.each_rank_stores else gpus // stored_ranks(model, gpus)
+
+        def fits(gpus: int) -> bool:
+            return weights + copies(gpus) * cache_bytes <= gpus * gpu_bytes
+
+        if fits(ranks):
             return []
-        cache = f"{format_bytes(cache_bytes)} of cache" + f" on each of {copies}" * (copies > 1)
+        enough = next((gpus for gpus in _USUAL_RANKS if gpus > ranks and fits(gpus)), None)
+        more = "more GPUs (--tp)" if enough is None else f"more GPUs (--tp {enough})"
+        cache = f"{format_bytes(cache_bytes)} of cache"
+        cache += f" on each of {copies(ranks)}" * (copies(ranks) > 1)
         has = (
-            f"{format_bytes(memory)} of {ranks} x {self.gpu}; set a smaller one, more GPUs (--tp)"
-            " or another --gpu"
+            f"{format_bytes(ranks * gpu_bytes)} of {ranks} x {self.gpu}; set a smaller one, {more} or"
+            " another --gpu"
         )
         return [
             (

@@ -130,10 +130,13 @@ def test_vllm_offers_what_a_step_computed(gen, options, tokens):
 # the same latents on each of eight H100 of 80 GiB: 1,083 GB in 687.
 @pytest.mark.parametrize(("options", "said"), [
     ([], None),
-    (["--gpu", "l40s"], "16.1 GB … 51.5 GB … 51.5 GB … 1 x l40s"),
+    (["--gpu", "l40s"], "16.1 GB … 51.5 GB … 51.5 GB … 1 x l40s … --tp 2"),
+    # 141 GB and 51.5 GB are more than 172 GB of two, less than 344 GB of four.
+    (["--model", "llama3.1-70b"], "141 GB … 51.5 GB … 85.9 GB … --tp 4"),
+    (["--model", "llama3.1-70b", "--tp", 4], None),
     (["--gpu", "l40s", "--tp", 2], None),
     (["--gpu", "l40s", "--set", "tiers.gpu.capacity=32GiB"], None),
-    (["--model", "deepseek-v3", "--tp", 8], "671 GB … 51.5 GB … 8 … 687 GB"),
+    (["--model", "deepseek-v3", "--tp", 8], "671 GB … 51.5 GB … 8 … 687 GB … --tp 32"),
     (["--model", "deepseek-v3", "--tp", 32], None),
     (["--set", "tiers.gpu.capacity=0"], "tiers.gpu.capacity=0: GPU"),
     (["--set", "tiers.gpu.capacity=0", "--set", "step_tokens=0"], None),
