@@ -201,10 +201,10 @@ def sweep(
         )
     check_memory()
     target_ns = None if read_p99 is None else parse_duration_ns(read_p99)
-    config = replace(options or Config(), tiers=_targets(tiers), queue_depth=queue_depth).steady()
+    config = replace(options or Config(), tiers=_targets(tiers), queue_depth=queue_depth)
     folder, path = _output_folder(output, "sweep")
     given_path = trace.path if isinstance(trace, Trace) else Path(trace or "")
-    request = Replay(config, given_path, path, list(argv), overwrite)
+    request = Replay(config.steady(), given_path, path, list(argv), overwrite)
     request = request if show is None else replace(request, show=show)
     with _notes_to(tell) as tell_note:
         # Before `gen` makes a trace, which may take minutes.
@@ -212,8 +212,9 @@ def sweep(
         with _trace_of(None if gen is not None else given_path, gen) as source:
             has_users = gen is not None and load_sweep.has_users(open_table(source, TRACE).meta)
             axis, values = _axis(queue_depths, speeds, users, has_users=has_users)
+            steady = config.steady(is_lengthened=axis is Axis.QUEUE_DEPTH)
             file, error = load_sweep.sweep(
-                replace(request, trace=source),
+                replace(request, config=steady, trace=source),
                 axis,
                 values,
                 is_made=gen is not None,

@@ -174,8 +174,8 @@ class Config:
         "Replay a window of the trace: steady:60s begins when the slowest --tier first evicts;"
         " busiest:60s moves the most bytes; from:300s+60s; or all. Objects it needs from before are"
         " written first. compare and sweep default to steady:60s, without --limit and --requests,"
-        " for a trace that evicts; in a closed loop, compare takes longer until it has 100 reads and"
-        " 100 writes.",
+        " for a trace that evicts; in a closed loop they take longer until it has 100 reads and 100"
+        " writes.",
         metavar="WINDOW",
     )
     node: int | None = option(
