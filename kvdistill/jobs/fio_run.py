@@ -18,6 +18,7 @@ from kvdistill.profile.sources import Distilled, distil_source
 from kvtrace.core import pa, pc, pq, tables
 from kvtrace.core.errors import ProbeUnavailable, TraceError
 from kvtrace.core.limit import Limit
+from kvtrace.core.mounts import block_directory, numbered
 from kvtrace.core.run.run_file import BLOCKS_FILE
 from kvtrace.core.schema import BLOCKS, arrow_schema
 
@@ -93,10 +94,12 @@ def disk_of(place: Path) -> Path | None:
 
     `place` is a folder, a file, or a block device (a partition, for example).
     """
-    from kvreplay.tiers.host import block_device
-
-    disk = block_device(place)
-    return None if disk is None else Path("/dev") / disk.name
+    status = place.stat()
+    block = block_directory(numbered(status.st_rdev if place.is_block_device() else status.st_dev))
+    if block is None:
+        return None
+    # A partition has no queue of its own; its disk, the directory above, has.
+    return Path("/dev") / (block if (block / "queue").is_dir() else block.parent).name
 
 
 def direct_requests(

@@ -23,7 +23,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -166,11 +165,11 @@ def _note_lost(unraisable: sys.UnraisableHookArgs) -> None:
 
 def _raise_if_lost(number: signal.Signals) -> None:
     """While the main thread closes its files, raise the exception again each time that it is lost."""
-    end = time.monotonic() + CLOSING_S
-    while _Watch.is_lost.wait(max(end - time.monotonic(), 0)):
+    pause = threading.Event()
+    while _Watch.is_lost.wait(CLOSING_S):
         # The main thread leaves the place that ignored the exception first; an exception raised
         # there would be ignored, too.
-        time.sleep(GRACE_S / _CHECKS)
+        pause.wait(GRACE_S / _CHECKS)
         _Watch.is_lost.clear()
         _thread.interrupt_main(number)
 
