@@ -15,9 +15,12 @@ INLINE int64_t home_at(int64_t context, int64_t place) {
 
 // --- making objects
 
-// Gives the next object number to an object of `size` bytes.
+// Gives the next object number to an object of `size` bytes. Python takes the sizes with the rows.
 static int64_t prompt_number_object(World *world, int64_t size) {
     Control *control = &world->control;
+    if (world->knobs.is_counted_alone) {
+        return control->next_object++;
+    }
     if (control->made == world->made_size_count) {
         schedule_ask_python(world, FLUSH, 1);
     }

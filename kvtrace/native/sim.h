@@ -157,9 +157,18 @@ void slot_refresh_chain(World *world, int64_t n);
 int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot);
 int64_t slot_for_insert(World *world, int64_t level, int64_t slot);
 void slot_release(World *world, int64_t slot);
-void slot_release_later(World *world, int64_t slot);
+void slot_note_release(World *world, int64_t slot);
 void slot_release_pending(World *world);
 void slot_release_evicted(World *world, int64_t tier_slot);
+
+// Notes that `slot` may not be needed any more. It stays until the end of the step, because others
+// may still look at it.
+INLINE void slot_release_later(World *world, int64_t slot) {
+    bool may_have_copies = world->fleet.place_tiers;
+    if (may_have_copies || !(world->slots[slot].live & ~world->knobs.endless_tiers)) {
+        slot_note_release(world, slot);
+    }
+}
 
 // --- lists.c: the recency lists, and the operations of a tier's policy
 
@@ -242,11 +251,10 @@ void stage_begin(World *world);
 int64_t stage_next(World *world, int64_t stage, int64_t level, int64_t limit);
 void row_emit(World *world, const RowSpec *row);
 void row_emit_layer(World *world, const RowSpec *row, int64_t layer);
-int64_t tier_serve(World *world, int64_t level, int64_t op, int64_t size, int64_t now);
+int64_t tier_transfer(World *world, int64_t level, int64_t op, int64_t size, int64_t now);
 int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now);
-void tier_pin(World *world, int64_t entry, int64_t until_ns);
+void tier_note_in_flight(World *world, int64_t entry, int64_t until_ns);
 void tier_use_behind(World *world, int64_t level, int64_t i, int64_t first, int64_t mark);
-void tier_use_in_order(World *world, int64_t level, int64_t i);
 void tier_hit(World *world, int64_t level, int64_t entry);
 int64_t tier_read(World *world, int64_t level, int64_t slot, const Cause *cause);
 void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause);
@@ -259,6 +267,38 @@ void tier_evict(World *world, int64_t level, int64_t tier_slot, int64_t now);
 void tier_lose(World *world, int64_t level, int64_t tier_slot, int64_t now);
 void tier_evict_in_round(World *world, int64_t level);
 int64_t tier_first_accepting(World *world, int64_t level, int64_t size);
+
+// Submits an operation (OP_READ or OP_WRITE) now; returns when it is done.
+INLINE int64_t tier_serve(World *world, int64_t level, int64_t op, int64_t size, int64_t now) {
+    bool takes_time = world->tiers[level].bytes_per_s[op] > 0;
+    return takes_time ? tier_transfer(world, level, op, size, now) : now;
+}
+
+// Notes that the object is in flight until then, if a tier stores offers whole: it is not evicted
+// for an offer before.
+INLINE void tier_pin(World *world, int64_t entry, int64_t until_ns) {
+    if (world->pins_count && entry >= 0) {
+        tier_note_in_flight(world, entry, until_ns);
+    }
+}
+
+// Lets `chain[i]`, when it is used next in a tier, become less recent than the objects before it if
+// the tier's recency says so.
+INLINE void tier_use_in_order(World *world, int64_t level, int64_t i) {
+    Tier *tier = &world->tiers[level];
+    if (tier->recency != TAIL_FIRST) {
+        return;
+    }
+    // Nearly always the tier has the object right before it.
+    const int64_t *chain = world->chain;
+    bool is_next = i > 0 && chain[i - 1] != chain[i] && !tier_is_endless(world, level) &&
+                   object_is_in(world, chain[i - 1], level);
+    if (is_next) {
+        tier->behind_slot = 1 + slot_in_tier(world, level, chain[i - 1]);
+    } else {
+        tier_use_behind(world, level, i, 0, 0);
+    }
+}
 
 // --- buckets.c
 

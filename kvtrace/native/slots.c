@@ -284,9 +284,9 @@ static bool slot_is_packable(World *world, int64_t slot) {
     return !slot_is_evictable(world, slot) || slot_lone_copy(world, slot) != NONE;
 }
 
-// Notes that `slot` may not be needed any more. It stays until the end of the step, because others
-// may still look at it.
-void slot_release_later(World *world, int64_t slot) {
+// Notes that `slot` may not be needed any more, for slot_release_later, which leaves out most of
+// those that a tier may evict.
+void slot_note_release(World *world, int64_t slot) {
     Slot *object = &world->slots[slot];
     bool is_copy = object->place > 0;
     if (object->is_pending || (!is_copy && !slot_is_packable(world, slot))) {

@@ -82,6 +82,87 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
     return true;
 }
 
+// --- counting rows
+
+// Bytes that a tier stores of `bytes` of an object.
+INLINE int64_t tier_stored_bytes(const Tier *tier, int64_t bytes) {
+    if (tier->stored_part_bytes == tier->full_part_bytes) {
+        return bytes;
+    }
+    return (int64_t)((__int128)bytes * tier->stored_part_bytes / tier->full_part_bytes);
+}
+
+// How many rows an operation on one group of layers is: one for each rank that stores the object,
+// or reads it. A fleet's link, whose level is behind all tiers, is read once.
+INLINE int64_t row_ranks(World *world, int64_t op, int64_t level, int64_t phase) {
+    const int64_t ranks = world->knobs.ranks;
+    const bool has_readers =
+        op == OP_READ && phase != PHASE_COLLECT && level < world->tiers_count;
+    return has_readers ? ranks * world->tiers[level].readers : ranks;
+}
+
+// Bytes of one row of an object of `size` bytes.
+INLINE int64_t row_bytes(World *world, int64_t level, int64_t size) {
+    const int64_t parts = world->knobs.ranks * world->knobs.layers;
+    const int64_t full_bytes = parts == 1 ? size : size / parts;
+    const bool is_tier = level < world->tiers_count;
+    return is_tier ? tier_stored_bytes(&world->tiers[level], full_bytes) : full_bytes;
+}
+
+// Whether objects are populated: then all rows but deletes are of that phase, those of the
+// demotions that populating causes, too.
+INLINE bool row_is_populating(World *world) {
+    return world->control.populated < world->items_count;
+}
+
+// Counts the rows of some groups of layers, in the total and by the second. What is populated, what
+// is deleted and what passes a fleet's link is no demand on a tier.
+INLINE void row_count(World *world, int64_t op, int64_t level, int64_t size, const Cause *cause,
+                      int64_t layers) {
+    world->total.last_io_ns = cause->now;
+    bool is_demand = op != OP_DELETE && level < world->tiers_count;
+    is_demand = is_demand && cause->phase != PHASE_POPULATE && !row_is_populating(world);
+    if (!is_demand || !world->by_second_count) {
+        return;
+    }
+    const int64_t rows = row_ranks(world, op, level, cause->phase) * layers;
+    const int64_t second = cause->now / NS_PER_S;
+    const int64_t i = ((second * world->tiers_count + level) * 2 + (op == OP_WRITE)) * 2;
+    if (i >= world->by_second_count) {
+        schedule_ask_python(world, MORE_SECONDS, second + 1);
+    }
+    world->by_second[i] += row_bytes(world, level, size) * rows;
+    world->by_second[i + 1] += rows;
+}
+
+// Counts an operation whose rows nobody takes. Python is asked now and then all the same: it may
+// want to end the simulation.
+INLINE void row_count_alone(World *world, int64_t op, int64_t level, int64_t size,
+                            const Cause *cause, int64_t layers) {
+    if (world->control.rows == world->rows.ts_ns_count) {
+        schedule_ask_python(world, FLUSH, 1);
+    }
+    world->control.rows++;
+    row_count(world, op, level, size, cause, layers);
+}
+
+// Emits the rows of an operation on `slot`, or counts them.
+INLINE void tier_emit(World *world, int64_t op, int64_t level, int64_t slot, int64_t size,
+                      const Cause *cause) {
+    if (world->knobs.is_counted_alone) {
+        row_count_alone(world, op, level, size, cause, world->knobs.layers);
+        return;
+    }
+    row_emit(world, &(RowSpec){.now = cause->now,
+                               .op = op,
+                               .level = level,
+                               .phase = cause->phase,
+                               .entry = slot,
+                               .size = size,
+                               .request = cause->request,
+                               .stage = cause->stage});
+}
+
 // --- deleting, writing and reading an object
 
 // In GPU memory, an object that running requests share was evicted: from now on each of them has
@@ -117,14 +198,8 @@ void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t
     object->live &= ~(1 << level);
     tier->live_bytes -= object->size;
     tier->deleted_bytes += object->size;
-    row_emit(world, &(RowSpec){.now = now,
-                               .op = OP_DELETE,
-                               .level = level,
-                               .phase = phase,
-                               .entry = slot,
-                               .size = object->size,
-                               .request = NONE,
-                               .stage = NONE});
+    const Cause deletion = {now, phase, NONE, NONE};
+    tier_emit(world, OP_DELETE, level, slot, object->size, &deletion);
     if (object->held_by) {
         slot_release_later(world, slot);
     } else {
@@ -175,14 +250,7 @@ void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause) {
         tier->next_round_ns = (cause->now / tier->evict_every_ns + 1) * tier->evict_every_ns;
     }
     tier_pin(world, slot, tier_serve(world, level, OP_WRITE, object->size, cause->now));
-    row_emit(world, &(RowSpec){.now = cause->now,
-                               .op = OP_WRITE,
-                               .level = level,
-                               .phase = cause->phase,
-                               .entry = slot,
-                               .size = object->size,
-                               .request = cause->request,
-                               .stage = cause->stage});
+    tier_emit(world, OP_WRITE, level, slot, object->size, cause);
     slot_release_later(world, slot);
 }
 
@@ -191,14 +259,7 @@ int64_t tier_read(World *world, int64_t level, int64_t slot, const Cause *cause)
     int64_t size = world->slots[slot].size;
     int64_t read_bytes = size * world->tiers[level].readers;
     world->tiers[level].read_bytes += read_bytes;
-    row_emit(world, &(RowSpec){.now = cause->now,
-                               .op = OP_READ,
-                               .level = level,
-                               .phase = cause->phase,
-                               .entry = slot,
-                               .size = size,
-                               .request = cause->request,
-                               .stage = cause->stage});
+    tier_emit(world, OP_READ, level, slot, size, cause);
     int64_t done_ns = tier_serve(world, level, OP_READ, read_bytes, cause->now);
     tier_pin(world, slot, done_ns);
     return done_ns;
@@ -260,14 +321,6 @@ void tier_use_behind(World *world, int64_t level, int64_t i, int64_t first, int6
     world->tiers[level].behind_slot = 1 + slot;
 }
 
-// Lets `chain[i]`, when it is used next in a tier, become less recent than the objects before it if
-// the tier's recency says so.
-void tier_use_in_order(World *world, int64_t level, int64_t i) {
-    if (world->tiers[level].recency == TAIL_FIRST) {
-        tier_use_behind(world, level, i, 0, 0);
-    }
-}
-
 // --- the service model
 //
 // Each direction of a tier is a server, first come, first served:
@@ -278,12 +331,9 @@ void tier_use_in_order(World *world, int64_t level, int64_t i) {
 //
 // Without a bandwidth, operations take no time.
 
-// Submits an operation (OP_READ or OP_WRITE) now; returns when it is done.
-int64_t tier_serve(World *world, int64_t level, int64_t op, int64_t size, int64_t now) {
+// Submits an operation in a tier that has a bandwidth, for tier_serve.
+int64_t tier_transfer(World *world, int64_t level, int64_t op, int64_t size, int64_t now) {
     Tier *tier = &world->tiers[level];
-    if (tier->bytes_per_s[op] <= 0) {
-        return now;
-    }
     int64_t busy_ns = transfer_ns(size, tier->bytes_per_s[op]);
     if (tier->concurrency > 0) {
         busy_ns = max_of(busy_ns, tier->latency_ns / tier->concurrency);
@@ -312,12 +362,8 @@ int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now) 
     return done_ns;
 }
 
-// Notes that the object is in flight until then, if a tier stores offers whole: it is not evicted
-// for an offer before.
-void tier_pin(World *world, int64_t entry, int64_t until_ns) {
-    if (!world->pins_count || entry < 0) {
-        return;
-    }
+// Notes until when an object is in flight, for tier_pin.
+void tier_note_in_flight(World *world, int64_t entry, int64_t until_ns) {
     int64_t tier_slot = slot_in_tier(world, world->knobs.whole_tier, entry);
     if (tier_slot != NONE) {
         Pin *pin = &world->pins[tier_slot];
@@ -352,57 +398,28 @@ int64_t stage_next(World *world, int64_t stage, int64_t level, int64_t limit) {
     return stage;
 }
 
-// Counts the bytes and operations of rows by the second.
-static void row_count_in_second(World *world, const RowSpec *row, int64_t bytes, int64_t rows) {
-    int64_t second = row->now / NS_PER_S;
-    int64_t cell = second * world->tiers_count + row->level;
-    int64_t i = (cell * 2 + (row->op == OP_WRITE)) * 2;
-    if (i >= world->by_second_count) {
-        schedule_ask_python(world, MORE_SECONDS, second + 1);
-    }
-    world->by_second[i] += bytes;
-    world->by_second[i + 1] += rows;
-}
-
-// Bytes that a tier stores of `bytes` of an object.
-INLINE int64_t tier_stored_bytes(const Tier *tier, int64_t bytes) {
-    if (tier->stored_part_bytes == tier->full_part_bytes) {
-        return bytes;
-    }
-    return (int64_t)((__int128)bytes * tier->stored_part_bytes / tier->full_part_bytes);
-}
-
 // Emits the rows of one group of layers: one for each rank that stores the object, or reads it.
 void row_emit_layer(World *world, const RowSpec *row, int64_t layer) {
+    const Cause cause = {row->now, row->phase, row->request, row->stage};
+    const int64_t op = row->op;
+    const int64_t level = row->level;
+    if (world->knobs.is_counted_alone) {
+        row_count_alone(world, op, level, row->size, &cause, 1);
+        return;
+    }
     const int64_t ranks = world->knobs.ranks;
     const int64_t layers = world->knobs.layers;
     const int64_t now = row->now;
-    const int64_t op = row->op;
-    const int64_t level = row->level;
-    // A fleet's link, whose level is behind all tiers, is read once and not counted by the second.
-    const bool is_tier = level < world->tiers_count;
-    const int64_t full_length = row->size / (ranks * layers);
-    const int64_t length =
-        is_tier ? tier_stored_bytes(&world->tiers[level], full_length) : full_length;
-    const bool has_readers = op == OP_READ && row->phase != PHASE_COLLECT && is_tier;
-    const int64_t added = has_readers ? ranks * world->tiers[level].readers : ranks;
-    int64_t phase = row->phase;
-    if (op != OP_DELETE && world->control.populated < world->items_count) {
-        phase = PHASE_POPULATE; // of the demotions that populating causes, too
-    }
+    const int64_t length = row_bytes(world, level, row->size);
+    const int64_t added = row_ranks(world, op, level, row->phase);
+    const bool is_populated = op != OP_DELETE && row_is_populating(world);
+    const int64_t phase = is_populated ? PHASE_POPULATE : row->phase;
     if (world->control.rows + added > world->rows.ts_ns_count) {
         schedule_ask_python(world, FLUSH, added);
     }
-    if (world->by_second_count && op != OP_DELETE && phase != PHASE_POPULATE && is_tier) {
-        row_count_in_second(world, row, length * added, added);
-    }
+    row_count(world, op, level, row->size, &cause, 1);
     const int64_t first = world->control.rows;
     const int64_t end = first + added;
-    world->total.last_io_ns = now;
-    if (world->knobs.is_counted_alone) {
-        world->control.rows = end;
-        return;
-    }
     // A copy: the compiler must assume that a row of single bytes may change any part of the world.
     const RowColumns rows = world->rows;
     int64_t number = object_number(world, row->entry);

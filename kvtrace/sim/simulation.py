@@ -86,6 +86,11 @@ _RELEASED = 1 << 16
 """Slots of GPU memory that requests released, of which a few thousand a request end at a time."""
 _RESERVE_BYTES = 128 << 20
 """Memory that must be free for the arrays of one flush of rows."""
+_UNCHECKED_BYTES = _RESERVE_BYTES // 8
+"""Tables of all simulations together grow by so much without a look at what memory is free.
+
+A look reads two dozen files, which takes as long as simulating thousands of objects.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -659,7 +664,9 @@ class GrowableTables:
     _all: ClassVar[WeakSet[GrowableTables]] = WeakSet()
     """Those of all simulations in this process, which may run in several threads."""
     _lock: ClassVar[threading.Lock] = threading.Lock()
-    """Guards `_all`, and `unfilled_bytes` of all of them."""
+    """Guards `_all` and `_unchecked_bytes`, and `unfilled_bytes` of all of them."""
+    _unchecked_bytes: ClassVar[int] = 0
+    """By how much all of them have grown since free memory was looked at."""
 
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
@@ -672,6 +679,10 @@ class GrowableTables:
         """Raise OutOfMemory unless `name` may grow, and all other tables fill what they have."""
         with GrowableTables._lock:
             self.unfilled_bytes[name] = added_bytes
+            GrowableTables._unchecked_bytes += added_bytes
+            if GrowableTables._unchecked_bytes < _UNCHECKED_BYTES:
+                return
+            GrowableTables._unchecked_bytes = 0
             unfilled_bytes = sum(sum(each.unfilled_bytes.values()) for each in GrowableTables._all)
         check_memory(_RESERVE_BYTES + unfilled_bytes)
 
