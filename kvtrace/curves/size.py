@@ -305,6 +305,16 @@ class _Bracket:
         rounded = {_round_bytes(size) for size in self._targets(crossing_share)}
         return sorted(size for size in rounded if self.low_bytes < size < self.high_bytes)
 
+    def sizes_around(self, size: int | None) -> list[int]:
+        """Return `size` and one that is smaller by the tolerance; none if the former is known.
+
+        If the former reaches the target and the latter misses it, the search is over.
+        """
+        if size is None or not self.low_bytes < size < self.high_bytes:
+            return []
+        smaller = _round_up_bytes(size / self.tolerance)
+        return [smaller, size] if self.low_bytes < smaller < size else [size]
+
     def _targets(self, crossing_share: float) -> tuple[float, ...]:
         low_bytes, high_bytes = self.low_bytes, self.high_bytes
         is_close = low_bytes >= 0 and high_bytes <= max(
@@ -375,11 +385,12 @@ class _Search:
         grid = [dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())]
         rate = self._choose_rate(len(grid))
         if rate < 1:
+            # Before the sizes, for which the ceiling may have to be known.
+            self._draw_samples(rate)
             axes = {role: self._useful_sizes(role, sizes) for role, sizes in axes.items()}
             grid = [
                 dict(zip(axes, sizes, strict=True)) for sizes in itertools.product(*axes.values())
             ]
-            self._draw_samples(rate)
         optima = [
             None if self._can_estimate(capacities) else self._start(stack.optimum, capacities)
             for capacities in grid
@@ -854,9 +865,13 @@ class _Search:
         below: Point | None = None
         # Widen a pair of capacities until one misses the target and a larger one reaches it.
         while best is None or below is None:
-            sizes = dict.fromkeys(
+            lower, upper = (
                 min(self._max_bytes, _round_bytes(center * factor)) for factor in factors
             )
+            if factors[1] <= factors[0] * self._tolerance:
+                # Rounded, the two may be further apart than an answer and what misses may be.
+                upper = min(upper, _round_bytes(lower * self._tolerance))
+            sizes = dict.fromkeys((lower, upper))
             points = self._simulate([estimated.capacities | {inner: size} for size in sizes])
             first_met = next(
                 (index for index, point in enumerate(points) if is_met(point)), len(points)
@@ -910,7 +925,10 @@ class _Search:
             tolerance=self._tolerance if is_exact else _SAMPLE_TOLERANCE,
         )
         below = below or best
-        while sizes := bracket.next_sizes(self._crossing_share(below, best)):
+        # Less than the largest load makes requests stall: often that decides.
+        first_sizes = bracket.sizes_around(self._unstalled_bytes(inner))
+        while sizes := first_sizes or bracket.next_sizes(self._crossing_share(below, best)):
+            first_sizes = []
             points = evaluate([best.capacities | {inner: size} for size in sizes])
             for size, point in zip(sizes, points, strict=True):
                 if self._is_met(point):
@@ -918,6 +936,16 @@ class _Search:
                     break
                 below, bracket.low_bytes = point, size
         return best
+
+    def _unstalled_bytes(self, role: str) -> int | None:
+        """Return the capacity of `role` with which no request stalls, whatever is below it.
+
+        None if it matters to none, or if requests may stall.
+        """
+        tier = self.stack.preset.tiers[self.stack.roles[role]]
+        if self.question.target.may_stall or not tier.loads_whole:
+            return None
+        return _round_up_bytes(self._ceiling.result().largest_load_bytes * tier.stored_share)
 
     def _crossing_share(self, low: Point, high: Point) -> float:
         """Return the share of the way from `low` to `high` at which the hit rate meets the target.
@@ -985,10 +1013,13 @@ class _Search:
         chains = self.stack.load.chains
         if role in self.question.axes or chains is None or 0 in sizes:
             return sizes
+        known = [size for size in sizes if size is not None]
         needed_bytes = len(chains.slots) / (len(chains.offsets) - 1) * self.stack.chunk_bytes
         if self.stack.preset.tiers[self.stack.roles[role]].loads_whole:
+            if min(known) >= _round_up_bytes(self._required_bytes):
+                # No load is larger than the largest prompt, so the ceiling need not be waited for.
+                return sizes
             needed_bytes = _round_up_bytes(self._ceiling.result().largest_load_bytes)
-        known = [size for size in sizes if size is not None]
         useful: list[int | None] = [size for size in known if size >= needed_bytes]
         return useful or [max(*known, _round_bytes(needed_bytes))]
 
