@@ -155,11 +155,17 @@ int64_t slot_unpack(World *world, int64_t home);
 void slot_refresh(World *world, int64_t entry);
 void slot_refresh_chain(World *world, int64_t n);
 int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot);
-int64_t slot_for_insert(World *world, int64_t level, int64_t slot);
+int64_t slot_copy_for_insert(World *world, int64_t level, int64_t slot);
 void slot_release(World *world, int64_t slot);
 void slot_note_release(World *world, int64_t slot);
 void slot_release_pending(World *world);
 void slot_release_evicted(World *world, int64_t tier_slot);
+
+// The slot that will stand for the object in a tier to which it is about to come.
+INLINE int64_t slot_for_insert(World *world, int64_t level, int64_t slot) {
+    bool has_copies = tiers_include(world->fleet.place_tiers, level);
+    return has_copies ? slot_copy_for_insert(world, level, slot) : slot;
+}
 
 // Notes that `slot` may not be needed any more. It stays until the end of the step, because others
 // may still look at it.

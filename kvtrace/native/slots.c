@@ -227,12 +227,9 @@ int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot) {
     return slot;
 }
 
-// The slot that will stand for the object in a tier to which it is about to come. A copy is made if
-// the tier's place has none, and released again if it stays unused.
-int64_t slot_for_insert(World *world, int64_t level, int64_t slot) {
-    if (!tiers_include(world->fleet.place_tiers, level)) {
-        return slot;
-    }
+// The copy that will stand for the object in a tier of a place, for slot_for_insert. It is made if
+// the place has none, and released again if it stays unused.
+int64_t slot_copy_for_insert(World *world, int64_t level, int64_t slot) {
     int64_t copy = slot_in_tier(world, level, slot);
     if (copy != NONE) {
         return copy;

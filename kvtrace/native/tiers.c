@@ -84,6 +84,8 @@ bool tier_make_room(World *world, int64_t level, int64_t slot, int64_t now) {
 
 // --- counting rows
 
+enum { COUNTED_ALONE = 1 << 21 }; // Operations without rows between two questions to Python.
+
 // Bytes that a tier stores of `bytes` of an object.
 INLINE int64_t tier_stored_bytes(const Tier *tier, int64_t bytes) {
     if (tier->stored_part_bytes == tier->full_part_bytes) {
@@ -96,8 +98,7 @@ INLINE int64_t tier_stored_bytes(const Tier *tier, int64_t bytes) {
 // or reads it. A fleet's link, whose level is behind all tiers, is read once.
 INLINE int64_t row_ranks(World *world, int64_t op, int64_t level, int64_t phase) {
     const int64_t ranks = world->knobs.ranks;
-    const bool has_readers =
-        op == OP_READ && phase != PHASE_COLLECT && level < world->tiers_count;
+    const bool has_readers = op == OP_READ && phase != PHASE_COLLECT && level < world->tiers_count;
     return has_readers ? ranks * world->tiers[level].readers : ranks;
 }
 
@@ -139,7 +140,7 @@ INLINE void row_count(World *world, int64_t op, int64_t level, int64_t size, con
 // want to end the simulation.
 INLINE void row_count_alone(World *world, int64_t op, int64_t level, int64_t size,
                             const Cause *cause, int64_t layers) {
-    if (world->control.rows == world->rows.ts_ns_count) {
+    if (world->control.rows >= COUNTED_ALONE) {
         schedule_ask_python(world, FLUSH, 1);
     }
     world->control.rows++;

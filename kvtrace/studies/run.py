@@ -49,7 +49,7 @@ class Task:
     trace: str | None = None
     """Path of the trace to write; None for none."""
     is_compared: bool = False
-    """Whether TTFT without offload is simulated, too."""
+    """Whether TTFT without offload, and the optimum of all policies, are simulated, too."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -73,12 +73,12 @@ def simulate(task: Task) -> Simulated:
         request.drive.endurance,
         request.drive.drive_size,
     )
-    # After an incident requests look up again, so the optimum of the references is no bound.
-    has_bound = scenario.preset.fleet.nodes == 1 and not request.event
-    optimum = bounds.optimum({}) if has_bound else None
     notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
-    baseline = None
+    baseline = optimum = None
     if task.is_compared:
+        # After an incident requests look up again, so the optimum of the references is no bound.
+        has_bound = scenario.preset.fleet.nodes == 1 and not request.event
+        optimum = bounds.optimum({}) if has_bound else None
         baseline = _BASELINES.ttft(replace(scenario, load=bounds.load))
     return replace(
         figures,
@@ -181,8 +181,8 @@ def simulate_all(
 ) -> None:
     """Fill `results` by the number of the configuration: stored results first, then new ones.
 
-    If `is_compared`, each has the TTFT without offload of a second simulation. `progress` is called
-    after each simulation.
+    If `is_compared`, each has the TTFT without offload of a second simulation, and the optimum of
+    all policies. `progress` is called after each simulation.
     """
     stored_results = Results(output)
     traces = output.absolute() / TRACES
