@@ -306,11 +306,12 @@ class _Bracket:
         return sorted(size for size in rounded if self.low_bytes < size < self.high_bytes)
 
     def sizes_around(self, size: int | None) -> list[int]:
-        """Return `size` and one that is smaller by the tolerance; none if the former is known.
+        """Return `size` and one that is smaller by the tolerance; none if that tells nothing new.
 
         If the former reaches the target and the latter misses it, the search is over.
         """
-        if size is None or not self.low_bytes < size < self.high_bytes:
+        floor_bytes = max(self.low_bytes, self.least_bytes)
+        if size is None or not floor_bytes < size < self.high_bytes:
             return []
         smaller = _round_up_bytes(size / self.tolerance)
         return [smaller, size] if self.low_bytes < smaller < size else [size]
