@@ -360,6 +360,8 @@ class _Search:
         """Largest capacity that the search tries."""
         self._sampling: _Sampling | None = None
         self._has_slow_loads = False
+        self._is_priced = question.price is not None
+        """Whether a search by price follows, in which the tolerance is finer."""
         self._required_bytes = stack.largest_prompt_bytes
         """Smallest capacity of a tier that the engine needs."""
         self._min_sampled_bytes = 0.0
@@ -749,8 +751,12 @@ class _Search:
     @property
     def _tolerance(self) -> float:
         """Return the largest ratio of the answer to the least capacity."""
-        is_fine = self.stack.can_sample and self.question.price is not None
-        return _FINE_TOLERANCE if is_fine else _TOLERANCE
+        return self._final_tolerance if self.question.price is not None else _TOLERANCE
+
+    @property
+    def _final_tolerance(self) -> float:
+        """Return the same ratio of an answer that no other search follows."""
+        return _FINE_TOLERANCE if self.stack.can_sample and self._is_priced else _TOLERANCE
 
     def _best_of(self, best: Point, outer: str, sizes: Sequence[int], inner: str) -> Point:
         """Return the best of `best` and of points with one of `sizes` as `outer` capacity.
@@ -896,7 +902,10 @@ class _Search:
                 (far_ratio * factor) ** sign for factor in (1 / near_ratio, near_ratio)
             )
             near_ratio, far_ratio = near_ratio**2, far_ratio**2
-        return best and self._minimize(best, inner, self._simulate, below=below)
+        # The answer to a question with prices would be made finer later, and its neighbours with it.
+        return best and self._minimize(
+            best, inner, self._simulate, below=below, tolerance=self._final_tolerance
+        )
 
     def _minimize(
         self,
@@ -905,12 +914,15 @@ class _Search:
         evaluate: Callable[[Sequence[Capacities]], list[Point]],
         *,
         below: Point | None = None,
+        tolerance: float | None = None,
     ) -> Point:
         """Return `best` with the least `inner` that reaches the target, within the tolerance.
 
         The search runs between `below`, which misses the target, and `best`, which reaches it.
-        `evaluate` returns the points of the tried capacities.
+        `evaluate` returns the points of the tried capacities. The default `tolerance` is that of
+        the search at hand.
         """
+        tolerance = tolerance or self._tolerance
         is_exact = best.sampling_rate == 1
         is_stall_counted = self.question.target.may_stall or best.stalled_requests is not None
         bracket = _Bracket(
@@ -922,8 +934,8 @@ class _Search:
             least_bytes=_round_up_bytes(
                 self._least_bytes(best.capacities, inner, is_stall_counted=is_stall_counted)
             ),
-            answer_tolerance=self._tolerance,
-            tolerance=self._tolerance if is_exact else _SAMPLE_TOLERANCE,
+            answer_tolerance=tolerance,
+            tolerance=tolerance if is_exact else _SAMPLE_TOLERANCE,
         )
         below = below or best
         # Less than the largest load makes requests stall: often that decides.
