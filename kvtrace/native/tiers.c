@@ -596,7 +596,7 @@ void tier_make_room_by_demotion(World *world, int64_t level, int64_t slot, int64
         tier_make_room_by_demotion(world, lower, victim, now);
         tier_read(world, level, victim, &demotion);
         tier_write(world, lower, victim, &demotion);
-        if (world->knobs.keeps_age) {
+        if (world->knobs.keeps_age && !tier_is_endless(world, lower)) {
             list_settle_by_age(world, lower, slot_in_tier(world, lower, victim));
         }
         tier_delete(world, level, victim, now, PHASE_DEMOTE);

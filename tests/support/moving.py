@@ -10,15 +10,22 @@ import pytest
 
 from kvtrace.sim import simulation
 
+NONSENSE = 0x5A
+WRITTEN_FIRST = ("links",)
+"""Tables whose entries are written before they are read: it does not matter what they begin as."""
 
-def extend(_rooms, owner, name, more, pool=0):  # noqa: ARG001
+
+def extend(_rooms, owner, name, more):
     """Make a table longer, elsewhere.
 
     Where it was, what still looks there finds nothing that makes sense.
     """
     before = getattr(owner, name)
-    setattr(owner, name, np.concatenate([before, np.zeros(more, before.dtype)]))
-    before.view(np.uint8)[:] = 0x5A
+    added = np.zeros(more, before.dtype)
+    if name in WRITTEN_FIRST:
+        added.view(np.uint8)[:] = NONSENSE
+    setattr(owner, name, np.concatenate([before, added]))
+    before.view(np.uint8)[:] = NONSENSE
     return getattr(owner, name)[len(before) :]
 
 
