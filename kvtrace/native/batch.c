@@ -138,21 +138,22 @@ void batch_clear(World *world) {
 // Lets the actor's request use `tier_slot`, which is in GPU memory.
 void gpu_hold_slot(World *world, int64_t actor_id, int64_t tier_slot) {
     Actor *actor = &world->actors[actor_id];
-    Slot *object = &world->slots[tier_slot];
+    GpuUse *use = &world->gpu_uses[tier_slot];
+    int64_t size = world->slots[tier_slot].size;
     if (actor->holds_count % GROWTH == 0) {
         actor->holds = memory_grow(actor->holds, actor->holds_count + GROWTH, sizeof(GpuHold));
     }
-    actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, object->generation};
+    actor->holds[actor->holds_count++] = (GpuHold){(int32_t)tier_slot, use->generation};
     Node *node = &world->fleet.nodes[world->control.node];
-    bool is_shared = object->running_requests > 0;
+    bool is_shared = use->running_requests > 0;
     if (!is_shared) {
         idle_leave(world, tier_slot);
     }
-    object->running_requests++;
+    use->running_requests++;
     if (is_shared) {
-        node->gpu_bytes -= object->size;
+        node->gpu_bytes -= size;
     } else {
-        node->held_bytes += object->size;
+        node->held_bytes += size;
     }
 }
 
@@ -194,15 +195,16 @@ void gpu_release(World *world, int64_t actor_id) {
     fleet_move_to(world, actor->node); // whose list the slots are in
     while (actor->holds_count > 0) {
         const GpuHold *hold = &actor->holds[--actor->holds_count];
-        Slot *object = &world->slots[hold->slot];
-        if (object->generation != hold->generation) {
+        GpuUse *use = &world->gpu_uses[hold->slot];
+        int64_t size = world->slots[hold->slot].size;
+        if (use->generation != hold->generation) {
             continue; // It was evicted meanwhile.
         }
-        object->running_requests--;
-        if (object->running_requests > 0) {
-            node->gpu_bytes += object->size;
+        use->running_requests--;
+        if (use->running_requests > 0) {
+            node->gpu_bytes += size;
         } else {
-            node->held_bytes -= object->size;
+            node->held_bytes -= size;
             idle_release(world, hold->slot);
         }
     }

@@ -208,7 +208,7 @@ void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
             continue;
         }
         int64_t copy = fleet->copies[entry].first_copy;
-        for (; copy != NONE; copy = fleet->copies[copy].older) {
+        for (; copy != NONE; copy = fleet->copy_links[copy].older) {
             const Slot *slot = &world->slots[copy];
             if (slot->live != 0) {
                 has_run |= fleet_extend_run(world, slot->place - 1, i - first, slot->size);
@@ -355,8 +355,8 @@ static void fleet_empty_tier(World *world, int64_t node, int64_t level) {
         while (list_of(world, level, number)->tail != NONE) {
             int64_t tier_slot = list_of(world, level, number)->tail;
             if (tiers_include(world->slots[tier_slot].live, level)) {
-                if (world->pins_count) {
-                    world->pins[tier_slot].until_ns = 0;
+                if (world->pinned_until_ns_count) {
+                    world->pinned_until_ns[tier_slot] = 0;
                 }
                 tier_lose(world, level, tier_slot, world->control.now);
             } else {

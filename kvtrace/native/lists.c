@@ -159,9 +159,9 @@ void idle_leave(World *world, int64_t slot) {
 void idle_settle_released(World *world) {
     while (world->control.released > 0) {
         GpuHold released = world->released[--world->control.released];
-        const Slot *object = &world->slots[released.slot];
-        bool is_there = object->generation == released.generation;
-        if (is_there && !object->running_requests && !idle_includes(world, released.slot)) {
+        const GpuUse *use = &world->gpu_uses[released.slot];
+        bool is_there = use->generation == released.generation;
+        if (is_there && !use->running_requests && !idle_includes(world, released.slot)) {
             idle_insert(world, released.slot);
         }
     }
@@ -175,7 +175,7 @@ void idle_release(World *world, int64_t slot) {
     if (world->control.released == world->released_count) {
         idle_settle_released(world);
     }
-    int32_t generation = world->slots[slot].generation;
+    int32_t generation = world->gpu_uses[slot].generation;
     world->released[world->control.released++] = (GpuHold){(int32_t)slot, generation};
 }
 
@@ -209,7 +209,7 @@ static void lru_link_used(World *world, int64_t level, int64_t slot) {
                                   : list_link_of(world, level, newer)->older;
     list_link_between(world, level, slot, newer, older, RECENT);
     *behind_slot = 0;
-    bool is_idle = level == 0 && world->idle_links_count && !world->slots[slot].running_requests;
+    bool is_idle = level == 0 && world->idle_links_count && !world->gpu_uses[slot].running_requests;
     if (is_idle) {
         idle_insert(world, slot);
     }
@@ -266,8 +266,8 @@ void policy_remove(World *world, int64_t level, int64_t slot, int64_t is_evicted
         return;
     }
     lru_unlink(world, level, slot);
-    if (level == 0) {
-        world->slots[slot].generation++;
+    if (level == 0 && world->gpu_uses_count) {
+        world->gpu_uses[slot].generation++;
     }
     // The next victim may be anywhere in memory: prefetch it while this one is deleted.
     int64_t next = list_of(world, level, 0)->tail;

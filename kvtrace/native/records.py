@@ -18,7 +18,7 @@ WORLD = header(
 UNBOUNDED = 2**62
 NONE, NOT_IDLE = -1, -2
 
-FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS = range(5)
+FLUSH, MORE_SLOTS, MORE_COPIES, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS = range(6)
 """What the simulation asks for."""
 USERS, CONVERSATIONS, CHAINS = range(3)
 """Knobs.source."""
@@ -36,9 +36,10 @@ PIECE, GROUP, ATTENTION = map(WORLD.dtype, ("Piece", "Group", "Attention"))
 LOOKUP_OUTCOME, FLEET_EVENT = map(WORLD.dtype, ("LookupOutcome", "FleetEvent"))
 EVENT, BATCH, LOGGED_REQUEST = map(WORLD.dtype, ("Event", "Batch", "LoggedRequest"))
 FIRST_TOKEN, ENDED_REQUEST = map(WORLD.dtype, ("FirstToken", "EndedRequest"))
-FOLLOWER, PREDECESSORS, USER, NODE, COPY = map(
-    WORLD.dtype, ("Follower", "Predecessors", "User", "Node", "Copy")
+FOLLOWER, PREDECESSORS, USER, NODE, COPIES = map(
+    WORLD.dtype, ("Follower", "Predecessors", "User", "Node", "Copies")
 )
+SLOT_POOL, GPU_USE = map(WORLD.dtype, ("SlotPool", "GpuUse"))
 
 
 class World(Structure):

@@ -146,7 +146,7 @@ INLINE int64_t slot_in_tier(World *world, int64_t level, int64_t slot) {
     if (!tiers_include(fleet->place_tiers, level)) {
         return slot;
     }
-    const Copy *copy = &fleet->copies[slot];
+    const Copies *copy = &fleet->copies[slot];
     return tiers_include(fleet->rack_tiers, level) ? copy->rack_copy : copy->node_copy;
 }
 
@@ -283,7 +283,7 @@ INLINE int64_t tier_serve(World *world, int64_t level, int64_t op, int64_t size,
 // Notes that the object is in flight until then, if a tier stores offers whole: it is not evicted
 // for an offer before.
 INLINE void tier_pin(World *world, int64_t entry, int64_t until_ns) {
-    if (world->pins_count && entry >= 0) {
+    if (world->pinned_until_ns_count && entry >= 0) {
         tier_note_in_flight(world, entry, until_ns);
     }
 }

@@ -71,13 +71,11 @@ static void copy_unindex(World *world, int64_t slot) {
 
 // Adds the copy `slot` to the list of the copies of its object, and to the index.
 static void copy_add(World *world, int64_t slot) {
-    Copy *copies = world->fleet.copies;
-    Copy *copy = &copies[slot];
-    Copy *home = &copies[world->slots[slot].home];
-    copy->newer = NONE;
-    copy->older = home->first_copy;
+    Link *links = world->fleet.copy_links;
+    Copies *home = &world->fleet.copies[world->slots[slot].home];
+    links[slot] = (Link){.newer = NONE, .older = home->first_copy};
     if (home->first_copy != NONE) {
-        copies[home->first_copy].newer = (int32_t)slot;
+        links[home->first_copy].newer = (int32_t)slot;
     }
     home->first_copy = (int32_t)slot;
     copy_index(world, slot);
@@ -85,17 +83,17 @@ static void copy_add(World *world, int64_t slot) {
 
 // Removes the copy `slot` from both.
 static void copy_remove(World *world, int64_t slot) {
-    Copy *copies = world->fleet.copies;
-    Copy *home = &copies[world->slots[slot].home];
-    int32_t newer = copies[slot].newer;
-    int32_t older = copies[slot].older;
+    Link *links = world->fleet.copy_links;
+    Copies *home = &world->fleet.copies[world->slots[slot].home];
+    int32_t newer = links[slot].newer;
+    int32_t older = links[slot].older;
     if (newer == NONE) {
         home->first_copy = older;
     } else {
-        copies[newer].older = older;
+        links[newer].older = older;
     }
     if (older != NONE) {
-        copies[older].newer = newer;
+        links[older].newer = newer;
     }
     if (home->node_copy == slot) {
         home->node_copy = NONE;
@@ -108,18 +106,50 @@ static void copy_remove(World *world, int64_t slot) {
 
 // --- taking slots
 
-static void slot_push_free(World *world, int64_t slot) {
-    world->free_slots[world->control.free_slots++] = (int32_t)slot;
+static void slot_push_free(World *world, int64_t slot, bool is_copy) {
+    SlotPool *pool = &world->slot_pools[is_copy];
+    world->slots[slot].home = pool->first_free;
+    pool->first_free = 1 + slot;
+}
+
+// Takes the slot of the kind that was released last, or else one that was never taken.
+static int64_t slot_pop_free(World *world, bool is_copy) {
+    SlotPool *pool = &world->slot_pools[is_copy];
+    if (pool->first_free) {
+        int64_t slot = pool->first_free - 1;
+        pool->first_free = world->slots[slot].home;
+        return slot;
+    }
+    if (pool->unused == pool->unused_end) {
+        schedule_ask_python(world, is_copy ? MORE_COPIES : MORE_SLOTS, 1);
+    }
+    return pool->unused++;
+}
+
+// Clears what the object that `slot` held before left in other tables. A slot that no list of a
+// tier will hold leaves the tables for such slots alone.
+static void slot_clear_tables(World *world, int64_t slot, bool is_copy) {
+    int64_t place_tiers = world->fleet.place_tiers;
+    bool is_in_whole_tier = tiers_include(place_tiers, world->knobs.whole_tier) == is_copy;
+    if (world->pins_count && is_in_whole_tier) {
+        world->pins[slot] = (Pin){0, 0};
+    }
+    if (world->pinned_until_ns_count && is_in_whole_tier) {
+        world->pinned_until_ns[slot] = 0;
+    }
+    if (world->idle_links_count && tiers_include(place_tiers, 0) == is_copy) {
+        world->idle_links[slot].newer = NOT_IDLE;
+    }
+    if (place_tiers && !is_copy) {
+        world->fleet.copies[slot] = (Copies){NONE, NONE, NONE};
+    }
 }
 
 // Takes a free slot for object `number` of `size` bytes, which `home` of World.contexts names; with
 // a `place`, for the copy of the object whose own slot is `home`. Requests hold the slot of an
 // object, but not that of a copy.
 int64_t slot_take(World *world, int64_t number, int64_t size, int64_t home, int64_t place) {
-    if (!world->control.free_slots) {
-        schedule_ask_python(world, MORE_SLOTS, 1);
-    }
-    int64_t slot = world->free_slots[--world->control.free_slots];
+    int64_t slot = slot_pop_free(world, place > 0);
     Slot *object = &world->slots[slot];
     object->object = number;
     object->size = size;
@@ -128,13 +158,7 @@ int64_t slot_take(World *world, int64_t number, int64_t size, int64_t home, int6
     object->held_by = place == 0 ? HELD_BY_REQUESTS : 0;
     object->live = 0;
     object->was_loaded = 0;
-    // The object that the slot held before left its pins and copies behind.
-    if (world->pins_count) {
-        world->pins[slot] = (Pin){0, 0, 0};
-    }
-    if (world->fleet.place_tiers) {
-        world->fleet.copies[slot] = (Copy){NONE, NONE, NONE, NONE, NONE};
-    }
+    slot_clear_tables(world, slot, place > 0);
     return slot;
 }
 
@@ -153,7 +177,7 @@ static int64_t copy_make(World *world, int64_t slot, int64_t place) {
 static void slot_see_from_node(World *world, int64_t slot) {
     const Fleet *fleet = &world->fleet;
     Slot *object = &world->slots[slot];
-    Copy *copy = &fleet->copies[slot];
+    Copies *copy = &fleet->copies[slot];
     int64_t live = object->live & ~fleet->place_tiers;
     int64_t node_place = 1 + world->control.node;
     int64_t first = copy->first_copy;
@@ -265,7 +289,7 @@ static int64_t slot_lone_copy(World *world, int64_t slot) {
         return NONE;
     }
     int64_t copy = fleet->copies[slot].first_copy;
-    if (copy == NONE || fleet->copies[copy].older != NONE) {
+    if (copy == NONE || fleet->copy_links[copy].older != NONE) {
         return NONE;
     }
     const Slot *only = &world->slots[copy];
@@ -311,7 +335,7 @@ static void slot_discard_copy(World *world, int64_t slot) {
     }
     world->slots[slot].live = 0;
     world->slots[slot].place = 0;
-    slot_push_free(world, slot);
+    slot_push_free(world, slot, true);
 }
 
 // Releases a copy that no tier has, then its object.
@@ -348,7 +372,7 @@ static void slot_pack(World *world, int64_t slot) {
     *entry_at(world, object->home) = entry_pack(bits);
     object->held_by = 0;
     object->live = 0;
-    slot_push_free(world, slot);
+    slot_push_free(world, slot, false);
 }
 
 // Releases or packs the slots that slot_release_later noted.
@@ -377,16 +401,16 @@ void slot_release_evicted(World *world, int64_t tier_slot) {
 // Discards the copies of `slot`, which no request holds, if no place may evict its copy. What one
 // place may evict may still be demoted to a tier that never does: until then the copies stay.
 static void slot_discard_copies(World *world, int64_t slot) {
-    const Copy *copies = world->fleet.copies;
-    int64_t copy = copies[slot].first_copy;
-    for (; copy != NONE; copy = copies[copy].older) {
+    const Link *links = world->fleet.copy_links;
+    int64_t first_copy = world->fleet.copies[slot].first_copy;
+    for (int64_t copy = first_copy; copy != NONE; copy = links[copy].older) {
         const Slot *other = &world->slots[copy];
         if (other->live & ~world->knobs.endless_tiers || other->held_by) {
             return;
         }
     }
-    for (copy = copies[slot].first_copy; copy != NONE;) {
-        int64_t older = copies[copy].older;
+    for (int64_t copy = first_copy; copy != NONE;) {
+        int64_t older = links[copy].older;
         if (!world->slots[copy].is_pending) {
             slot_discard_copy(world, copy);
         }
@@ -411,5 +435,5 @@ void slot_release(World *world, int64_t slot) {
     if (world->notes_count) {
         policy_forget(world, slot);
     }
-    slot_push_free(world, slot);
+    slot_push_free(world, slot, false);
 }

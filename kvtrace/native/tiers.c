@@ -169,12 +169,13 @@ INLINE void tier_emit(World *world, int64_t op, int64_t level, int64_t slot, int
 // In GPU memory, an object that running requests share was evicted: from now on each of them has
 // a copy of its own there.
 static void tier_split_shared_memory(World *world, int64_t tier_slot) {
-    Slot *object = &world->slots[tier_slot];
+    GpuUse *use = &world->gpu_uses[tier_slot];
+    int64_t size = world->slots[tier_slot].size;
     Node *node = &world->fleet.nodes[world->control.node];
-    node->gpu_bytes += (object->running_requests - 1) * object->size;
-    node->held_bytes -= object->size;
-    object->running_requests = 0;
-    object->generation++;
+    node->gpu_bytes += (use->running_requests - 1) * size;
+    node->held_bytes -= size;
+    use->running_requests = 0;
+    use->generation++;
 }
 
 // Deletes `slot` from a tier that has it. The slot is released if nothing needs it any more.
@@ -186,7 +187,8 @@ void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t
         bool is_evicted = phase != PHASE_PROMOTE && phase != PHASE_LOSE;
         policy_remove(world, level, tier_slot, is_evicted);
     }
-    if (level == 0 && world->slots[tier_slot].running_requests) {
+    bool is_in_gpu = level == 0 && world->gpu_uses_count;
+    if (is_in_gpu && world->gpu_uses[tier_slot].running_requests) {
         tier_split_shared_memory(world, tier_slot);
     }
     if (tier_slot != slot) {
@@ -367,8 +369,8 @@ int64_t tier_serve_load(World *world, int64_t level, int64_t size, int64_t now) 
 void tier_note_in_flight(World *world, int64_t entry, int64_t until_ns) {
     int64_t tier_slot = slot_in_tier(world, world->knobs.whole_tier, entry);
     if (tier_slot != NONE) {
-        Pin *pin = &world->pins[tier_slot];
-        pin->until_ns = max_of(pin->until_ns, until_ns);
+        int64_t *pinned_until_ns = &world->pinned_until_ns[tier_slot];
+        *pinned_until_ns = max_of(*pinned_until_ns, until_ns);
     }
 }
 
@@ -480,7 +482,10 @@ static bool pin_is_in_flight(World *world, int64_t tier_slot, const OfferAtHand 
     const Pin *pin = &world->pins[tier_slot];
     bool is_named = pin->last_offer == offer->number;
     bool is_stored = offer->previous != 0 && pin->new_in_offer == offer->previous;
-    return is_named || is_stored || pin->until_ns > offer->now;
+    if (is_named || is_stored) {
+        return true;
+    }
+    return world->pinned_until_ns_count && world->pinned_until_ns[tier_slot] > offer->now;
 }
 
 // Evicts the least recent objects that are not in flight, down to the low mark, if `size` bytes do

@@ -18,8 +18,9 @@
 #define UNBOUNDED ((int64_t)1 << 62)
 
 // What the simulation asks Python for: to take the rows made since the last flush, or to enlarge
-// tables for at least so many more slots, actors, objects of one request, or seconds.
-enum { FLUSH, MORE_SLOTS, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
+// tables for at least so many more slots of objects, slots of copies, actors, objects of one
+// request, or seconds.
+enum { FLUSH, MORE_SLOTS, MORE_COPIES, MORE_ACTORS, LONGER_CHAIN, MORE_SECONDS };
 
 // The next step of an actor, which is a user or a request in flight.
 enum { STEP_ASK, STEP_ENQUEUE, STEP_LOAD, STEP_PREFILL, STEP_STORE, STEP_DECODE, STEP_END };
@@ -221,17 +222,30 @@ typedef struct {
 
 // A slot holds an object that some tier may evict, or one node's or rack's copy of it.
 typedef struct {
-    int64_t object;           // The number of the object, in order of creation.
-    int64_t size;             // Bytes of all ranks together.
-    int64_t home;             // Where World.contexts names it; of a copy, the object's own slot.
-    int16_t live;             // A bit for each tier that has it.
-    int16_t held_by;          // HELD_BY_REQUESTS and HELD_BY_TIER bits: the slot is not reused.
-    int8_t was_loaded;        // It was loaded once and not promoted yet.
-    int8_t is_pending;        // It is in World.pending_release.
-    int16_t place;            // Of a copy: 1 + the number of its place, nodes before racks.
-    int32_t running_requests; // In GPU memory: the requests in flight that use it.
-    int32_t generation;       // In GPU memory: changes as the object leaves it.
+    int64_t object;    // The number of the object, in order of creation.
+    int64_t size;      // Bytes of all ranks together.
+    int64_t home;      // Where World.contexts names it; of a copy, the object's own slot. Of a free
+                       // slot: 1 + the next free one; 0 for the last.
+    int16_t live;      // A bit for each tier that has it.
+    int16_t held_by;   // HELD_BY_REQUESTS and HELD_BY_TIER bits: the slot is not reused.
+    int8_t was_loaded; // It was loaded once and not promoted yet.
+    int8_t is_pending; // It is in World.pending_release.
+    int16_t place;     // Of a copy: 1 + the number of its place, nodes before racks.
 } Slot;
+
+// Slots of one kind, which is objects or copies. Each kind takes ranges of the slots for itself: so
+// memory that tables have for the slots of the other kind is never touched, and takes no room.
+typedef struct {
+    int64_t first_free; // 1 + the first slot that was released; 0 if none is free.
+    int64_t unused;     // The first slot of the last range that was never taken.
+    int64_t unused_end; // The end of that range.
+} SlotPool;
+
+// A slot in GPU memory.
+typedef struct {
+    int32_t running_requests; // The requests in flight that use it.
+    int32_t generation;       // Changes as the object leaves GPU memory.
+} GpuUse;
 
 // The neighbours of a slot in the list of a tier.
 typedef struct {
@@ -269,7 +283,6 @@ typedef struct {
 
 // Of a slot in a tier that stores offers whole: what keeps it from being evicted.
 typedef struct {
-    int64_t until_ns;     // When its last read or write is done.
     int32_t new_in_offer; // The offer that stored it; 0 if it was evicted since.
     int32_t last_offer;   // The offer that named it last.
 } Pin;
@@ -449,7 +462,6 @@ typedef struct {
     int64_t arrived;         // Requests of the file that have arrived.
     int64_t heap_size;       // Entries of World.heap.
     int64_t coming;          // Entries of Following.coming.
-    int64_t free_slots;      // Entries of World.free_slots.
     int64_t idle;            // Entries of World.idle.
     int64_t pending_release; // Entries of World.pending_release.
     int64_t released;        // Entries of World.released.
@@ -632,12 +644,10 @@ typedef struct {
 
 // The copies of an object that nodes and racks have.
 typedef struct {
-    int32_t node_copy;  // Of an object's slot: its copy in the node at hand.
-    int32_t rack_copy;  // Of an object's slot: its copy in the rack at hand.
-    int32_t first_copy; // Of an object's slot: the first of the list of all its copies.
-    int32_t newer;      // Of a copy: the one before it in that list.
-    int32_t older;      // Of a copy: the one behind it in that list.
-} Copy;
+    int32_t node_copy;  // The copy in the node at hand.
+    int32_t rack_copy;  // The copy in the rack at hand.
+    int32_t first_copy; // The first of the list of all copies.
+} Copies;
 
 // The copies of LINE consecutive objects at one place.
 typedef struct {
@@ -775,7 +785,8 @@ typedef struct {
     TABLE(Batch, batches);       // [nodes]
     TABLE(Tier, tiers);          // [places, levels]: those of the places that are not at hand.
     TABLE(RecencyList, lists);   // [places, levels, LISTS]: their lists.
-    TABLE(Copy, copies);         // [slots]
+    TABLE(Copies, copies);       // [slots]: of an object's slot.
+    TABLE(Link, copy_links);     // [slots]: of a copy, its neighbours in the list of all copies.
     Table line_at;               // The index into `lines` by object number and place.
     CopyLine *lines;             // Allocated by C.
     int64_t lines_room;          // How many lines there is memory for.
@@ -820,12 +831,16 @@ struct World {
     void *sae_memories;               // SAE: its sessions, for each place; allocated by C.
     TABLE(int64_t, ages);             // [slots]: Control.uses at the last use, with keeps_age.
     TABLE(Pin, pins);                 // [slots]; empty if no tier stores offers whole.
-    TABLE(int32_t, free_slots);       // A stack of unused slots.
-    TABLE(int32_t, pending_release);  // [slots]: a stack of those that may not be needed any more.
-    TABLE(User, users);               // Empty with a file.
-    TABLE(Actor, actors);             // Actor n is user n.
-    TABLE(int64_t, idle);             // [actors]: a stack of unused ones.
-    TABLE(Event, heap);               // [actors + 1]: who acts when.
+    // [slots]: when the last read or write of each in a tier that stores offers whole is done;
+    // empty without such a tier, or if reads and writes take no time.
+    TABLE(int64_t, pinned_until_ns);
+    TABLE(SlotPool, slot_pools);     // [2]: the slots of objects, and those of copies.
+    TABLE(GpuUse, gpu_uses);         // [slots]; empty if requests do not wait for GPU memory.
+    TABLE(int32_t, pending_release); // [slots]: a stack of those that may not be needed any more.
+    TABLE(User, users);              // Empty with a file.
+    TABLE(Actor, actors);            // Actor n is user n.
+    TABLE(int64_t, idle);            // [actors]: a stack of unused ones.
+    TABLE(Event, heap);              // [actors + 1]: who acts when.
 
     // Columns of a file of requests; empty with users.
     TABLE(int64_t, arrival_ns);

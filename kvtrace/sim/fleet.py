@@ -569,7 +569,8 @@ def set_fleet(
     fleet.prefix_runs = np.zeros(2 * count, np.int64)
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.place_tiers:
-        fleet.copies = np.full(len(world.slots), records.NONE, records.COPY)
+        fleet.copies = np.full(len(world.slots), records.NONE, records.COPIES)
+        fleet.copy_links = np.full(len(world.slots), records.NONE, records.LINK)
         if knobs.has_timed_work:
             fleet.due_ns = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
 
@@ -626,6 +627,8 @@ def all_tiers(world: records.World) -> tuple[Array, Array]:
     return all_places, exists
 
 
+_SLOTS_AT_ONCE: Final = 1 << 20
+"""Slots of which duplicates are counted at a time."""
 NODE_COUNTS = (
     "requests",
     "input_tokens",
@@ -643,11 +646,6 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
         return UNSET
     nodes, routed = world.fleet.nodes, world.fleet.nodes[: world.fleet.entry_nodes]
     total = {name: int(nodes[name].sum()) for name in NODE_COUNTS}
-    slots = world.slots
-    copies = slots[
-        (slots["place"] > 0) & (slots["place"] <= world.fleet.count) & (slots["live"] != 0)
-    ]
-    homes, counts = np.unique(copies["home"], return_counts=True)
     return FleetStats(
         nodes=setting.nodes,
         router=str(setting.router),
@@ -655,7 +653,7 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
         shared_hits=total["shared_hits"],
         **ratios_of(total),
         computed_tokens=total["computed_tokens"],
-        duplicate_bytes=int((slots["size"][homes] * (counts - 1)).sum()),
+        duplicate_bytes=_duplicate_bytes(world.slots, world.fleet.count),
         link_bytes=int(nodes["sent_bytes"].sum()) if setting.is_disaggregated else UNSET,
         imbalance=FleetImbalance(
             requests=_imbalance(routed["requests"]),
@@ -663,6 +661,24 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
         ),
         by_node=NodeCounts(**{name: nodes[name].tolist() for name in NODE_COUNTS}),
     )
+
+
+def _duplicate_bytes(slots: Array, nodes: int) -> int:
+    """Return the bytes of the copies that nodes have, without the first one of each object.
+
+    It takes a byte a slot, and not several times the memory of all copies, of which there may be
+    tens of millions.
+    """
+    has_copy, copied_bytes = np.zeros(len(slots), np.bool_), 0
+    for start in range(0, len(slots), _SLOTS_AT_ONCE):
+        part = slots[start : start + _SLOTS_AT_ONCE]
+        copies = part[(part["place"] > 0) & (part["place"] <= nodes) & (part["live"] != 0)]
+        has_copy[copies["home"]] = True
+        copied_bytes += int(copies["size"].sum())
+    for start in range(0, len(slots), _SLOTS_AT_ONCE):
+        of_part = slice(start, start + _SLOTS_AT_ONCE)
+        copied_bytes -= int(slots["size"][of_part][has_copy[of_part]].sum())
+    return copied_bytes
 
 
 def _imbalance(counts: Array) -> float | None:

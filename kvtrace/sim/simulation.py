@@ -33,6 +33,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import ClassVar, Self
 from weakref import WeakSet
 
@@ -515,14 +516,17 @@ def _set_items(world: World, preset: Preset, library: Library, sizes: Sizes) -> 
     world.idle_links = np.full(idle_room, records.NOT_IDLE, records.LINK)
     world.released = np.empty(_RELEASED if has_idle_list else 0, records.GPU_HOLD)
     world.ages = np.zeros(used + ROOM if preset.demotion_keeps_age else 0, np.int64)
-    world.pins = np.zeros(
-        used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0, records.PIN
-    )
-    world.free_slots = np.arange(used + ROOM - 1, -1, -1)
+    whole_room = used + ROOM if any(tier.whole_offers for tier in preset.tiers) else 0
+    is_timed = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
+    world.pins = np.zeros(whole_room, records.PIN)
+    world.pinned_until_ns = np.zeros(whole_room if is_timed else 0, np.int64)
+    world.slot_pools = np.zeros(2, records.SLOT_POOL)
+    world.slot_pools[0] = (0, used, used + ROOM)
+    world.gpu_uses = np.zeros(used + ROOM if world.knobs.is_bounded else 0, records.GPU_USE)
     world.pending_release = np.empty(used + ROOM, np.int32)
     world.members = np.empty(used + ROOM if world.knobs.bucketed_tiers else 0, records.MEMBER)
     world.documents, world.document_weight = library.document_first, library.document_weight
-    world.control.free_slots, world.control.next_object = ROOM, used
+    world.control.next_object = used
 
 
 def _link_slots(world: World) -> None:
@@ -670,15 +674,18 @@ class GrowableTables:
 
     def __init__(self) -> None:
         self._memory: dict[str, mmap.mmap] = {}
-        self.unfilled_bytes: dict[str, int] = {}
-        """By table: bytes of its last extension, which the kernel grants when they are filled."""
+        self.unfilled_bytes: dict[tuple[str, int], int] = {}
+        """Bytes of the last extension of each table, which the kernel grants when they are filled.
+
+        By the name of the table and the number of the pool that it was extended for.
+        """
         with GrowableTables._lock:
             GrowableTables._all.add(self)
 
-    def _check_extension(self, name: str, added_bytes: int) -> None:
+    def _check_extension(self, name: str, pool: int, added_bytes: int) -> None:
         """Raise OutOfMemory unless `name` may grow, and all other tables fill what they have."""
         with GrowableTables._lock:
-            self.unfilled_bytes[name] = added_bytes
+            self.unfilled_bytes[name, pool] = added_bytes
             GrowableTables._unchecked_bytes += added_bytes
             if GrowableTables._unchecked_bytes < _UNCHECKED_BYTES:
                 return
@@ -686,13 +693,13 @@ class GrowableTables:
             unfilled_bytes = sum(sum(each.unfilled_bytes.values()) for each in GrowableTables._all)
         check_memory(_RESERVE_BYTES + unfilled_bytes)
 
-    def extend(self, owner: Structure, name: str, added: int) -> Array:
-        """Extend the table `name` of `owner` by `more` zeroed entries; return those."""
+    def extend(self, owner: Structure, name: str, added: int, pool: int = 0) -> Array:
+        """Extend the table `name` of `owner` by `added` zeroed entries, for `pool`; return those."""
         table = getattr(owner, name)
         count, dtype = len(table), table.dtype
         size_bytes = (count + added) * dtype.itemsize
         memory = self._memory.get(name)
-        self._check_extension(name, added * dtype.itemsize)
+        self._check_extension(name, pool, added * dtype.itemsize)
         try:
             if memory is not None:
                 try:
@@ -904,7 +911,8 @@ class Simulation:
 
         handlers: dict[int, Callable[[int], object]] = {
             records.FLUSH: flush,
-            records.MORE_SLOTS: self._grow_slots,
+            records.MORE_SLOTS: partial(self._grow_slots, 0),
+            records.MORE_COPIES: partial(self._grow_slots, 1),
             records.MORE_ACTORS: self._grow_actors,
             records.LONGER_CHAIN: self._grow_chain,
             records.MORE_SECONDS: self.count_seconds,
@@ -999,31 +1007,30 @@ class Simulation:
         added = max(of_second * seconds, 2 * len(counts)) - len(counts)
         self.world.by_second = np.concatenate([counts, np.zeros(added, np.int64)])
 
-    def _grow_slots(self, need: int) -> None:
+    def _grow_slots(self, pool: int, need: int) -> None:
         """Double the slots if there are few, else add an eighth, or `need` if that is more.
 
-        The new slots are free.
+        The new slots are those of the `pool` whose last range is used up. Nothing is written to
+        most tables, so that a page of slots of one pool takes no memory in a table of the other.
         """
-        world, control = self.world, self.world.control
-        old, count, tiers = len(world.slots), control.free_slots, len(world.tiers)
+        world = self.world
+        old, tiers = len(world.slots), len(world.tiers)
         added = max(min(old, _FEW), old // 8, need)
-        self._tables.extend(world, "free_slots", added)
-        world.free_slots[count : count + added] = np.arange(old + added - 1, old - 1, -1)
-        control.free_slots = count + added
+        extend = partial(self._tables.extend, pool=pool)
         for name in ("slots", "pending_release"):
-            self._tables.extend(world, name, added)
-        for name in ("members", "ages", "pins"):
+            extend(world, name, added)
+        for name in ("members", "ages", "pins", "pinned_until_ns", "idle_links", "gpu_uses"):
             if len(getattr(world, name)):
-                self._tables.extend(world, name, added)
+                extend(world, name, added)
         if len(world.links):
-            added_links = added * world.knobs.linked_tiers
-            self._tables.extend(world, "links", added_links)[:] = records.NONE
-        if len(world.idle_links):
-            self._tables.extend(world, "idle_links", added)[:] = records.NOT_IDLE
+            extend(world, "links", added * world.knobs.linked_tiers)
         if len(world.notes):
-            self._tables.extend(world, "notes", added * tiers)["list"] = records.NONE
+            extend(world, "notes", added * tiers)["list"] = records.NONE
         if world.fleet.place_tiers:
-            self._tables.extend(world.fleet, "copies", added)[:] = records.NONE
+            extend(world.fleet, "copies", added)
+            extend(world.fleet, "copy_links", added)
+        pools = world.slot_pools
+        pools["unused"][pool], pools["unused_end"][pool] = old, old + added
 
     def _grow_actors(self, _need: int) -> None:
         """Double the number of requests that may be in flight; the new actors are idle."""
