@@ -207,7 +207,12 @@ void fleet_measure_prefixes(World *world, int64_t actor_id, int64_t n) {
             }
             continue;
         }
-        int64_t copy = fleet->copies[entry].first_copy;
+        const Copies *copies = &fleet->copies[entry];
+        if (copies->own_live) {
+            int64_t size = world->slots[entry].size;
+            has_run = fleet_extend_run(world, copies->own_place - 1, i - first, size);
+        }
+        int64_t copy = copies->first_copy;
         for (; copy != NONE; copy = fleet->copy_links[copy].older) {
             const Slot *slot = &world->slots[copy];
             if (slot->live != 0) {
@@ -354,7 +359,7 @@ static void fleet_empty_tier(World *world, int64_t node, int64_t level) {
     for (int64_t number = 0; number < LISTS; number++) {
         while (list_of(world, level, number)->tail != NONE) {
             int64_t tier_slot = list_of(world, level, number)->tail;
-            if (tiers_include(world->slots[tier_slot].live, level)) {
+            if (slot_is_live_in(world, level, tier_slot)) {
                 if (world->pinned_until_ns_count) {
                     world->pinned_until_ns[tier_slot] = 0;
                 }

@@ -150,6 +150,19 @@ INLINE int64_t slot_in_tier(World *world, int64_t level, int64_t slot) {
     return tiers_include(fleet->rack_tiers, level) ? copy->rack_copy : copy->node_copy;
 }
 
+// The tiers of its place that have a copy, which may be in its object's own slot.
+INLINE int16_t *copy_live_tiers(World *world, int64_t copy) {
+    Slot *slot = &world->slots[copy];
+    return slot->place > 0 ? &slot->live : &world->fleet.copies[copy].own_live;
+}
+
+// Whether a tier at hand has what its lists hold as `tier_slot`.
+INLINE bool slot_is_live_in(World *world, int64_t level, int64_t tier_slot) {
+    bool is_copy = tiers_include(world->fleet.place_tiers, level);
+    int64_t live = is_copy ? *copy_live_tiers(world, tier_slot) : world->slots[tier_slot].live;
+    return tiers_include(live, level);
+}
+
 int64_t slot_take(World *world, int64_t number, int64_t size, int64_t home, int64_t place);
 int64_t slot_unpack(World *world, int64_t home);
 void slot_refresh(World *world, int64_t entry);
@@ -158,6 +171,7 @@ int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot);
 int64_t slot_copy_for_insert(World *world, int64_t level, int64_t slot);
 void slot_release(World *world, int64_t slot);
 void slot_note_release(World *world, int64_t slot);
+void copy_release_later(World *world, int64_t copy);
 void slot_release_pending(World *world);
 void slot_release_evicted(World *world, int64_t tier_slot);
 

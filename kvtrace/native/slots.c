@@ -1,6 +1,7 @@
 // The slots of objects: taken when an object is first named, released when no request can name it
 // and no tier can evict it any more.
-// In a fleet, the copy that a node or rack has of an object is a slot of its own.
+// In a fleet, the copy that a node or rack has of an object is a slot of its own. With
+// Knobs.shares_slots, one copy of each object is in the object's own slot instead.
 //
 //     slot_take             an object is named, or a place gets a copy
 //     slot_refresh          before an object is looked at: which tiers have it, seen from this node
@@ -81,7 +82,20 @@ static void copy_add(World *world, int64_t slot) {
     copy_index(world, slot);
 }
 
-// Removes the copy `slot` from both.
+// Removes the copy that the own slot of the object `slot` holds.
+static void copy_remove_own(World *world, int64_t slot) {
+    Copies *copies = &world->fleet.copies[slot];
+    copies->own_place = 0;
+    copies->own_live = 0;
+    if (copies->node_copy == slot) {
+        copies->node_copy = NONE;
+    }
+    if (copies->rack_copy == slot) {
+        copies->rack_copy = NONE;
+    }
+}
+
+// Removes the copy `slot`, which is a slot of its own, from both.
 static void copy_remove(World *world, int64_t slot) {
     Link *links = world->fleet.copy_links;
     Copies *home = &world->fleet.copies[world->slots[slot].home];
@@ -126,8 +140,9 @@ static int64_t slot_pop_free(World *world, bool is_copy) {
     return pool->unused++;
 }
 
-// Clears what the object that `slot` held before left in other tables. A slot that no list of a
-// tier will hold leaves the tables for such slots alone.
+// Clears what was noted of `slot` in tiers of places (`is_copy`), or in those that all nodes share,
+// when it held another object or copy. Tables of slots that such a tier will not hold stay as they
+// are.
 static void slot_clear_tables(World *world, int64_t slot, bool is_copy) {
     int64_t place_tiers = world->fleet.place_tiers;
     bool is_in_whole_tier = tiers_include(place_tiers, world->knobs.whole_tier) == is_copy;
@@ -139,9 +154,6 @@ static void slot_clear_tables(World *world, int64_t slot, bool is_copy) {
     }
     if (world->idle_links_count && tiers_include(place_tiers, 0) == is_copy) {
         world->idle_links[slot].newer = NOT_IDLE;
-    }
-    if (place_tiers && !is_copy) {
-        world->fleet.copies[slot] = (Copies){NONE, NONE, NONE};
     }
 }
 
@@ -159,11 +171,20 @@ int64_t slot_take(World *world, int64_t number, int64_t size, int64_t home, int6
     object->live = 0;
     object->was_loaded = 0;
     slot_clear_tables(world, slot, place > 0);
+    if (world->fleet.place_tiers && place == 0) {
+        world->fleet.copies[slot] = (Copies){NONE, NONE, NONE, 0, 0};
+    }
     return slot;
 }
 
 // Makes a copy of `slot` at `place`, which has none.
 static int64_t copy_make(World *world, int64_t slot, int64_t place) {
+    Copies *copies = &world->fleet.copies[slot];
+    if (world->knobs.shares_slots && !copies->own_place) {
+        copies->own_place = (int16_t)place;
+        slot_clear_tables(world, slot, true);
+        return slot;
+    }
     int64_t number = world->slots[slot].object;
     int64_t copy = slot_take(world, number, world->slots[slot].size, slot, place);
     if (world->knobs.keeps_age) {
@@ -173,30 +194,37 @@ static int64_t copy_make(World *world, int64_t slot, int64_t place) {
     return copy;
 }
 
+// The copy of the object `slot` at `place`; NONE without one.
+static int64_t copy_at(World *world, int64_t slot, int64_t place) {
+    const Copies *copies = &world->fleet.copies[slot];
+    int64_t first = copies->first_copy;
+    if (copies->own_place == place) {
+        return slot;
+    }
+    // Most objects have a single copy, which needs no look at the index.
+    if (first == NONE || world->slots[first].place == place) {
+        return first;
+    }
+    return copy_find(world, world->slots[slot].object, place);
+}
+
 // Lets `slot` say in which tiers its object is live as the node at hand sees it.
 static void slot_see_from_node(World *world, int64_t slot) {
     const Fleet *fleet = &world->fleet;
     Slot *object = &world->slots[slot];
-    Copies *copy = &fleet->copies[slot];
+    Copies *copies = &fleet->copies[slot];
     int64_t live = object->live & ~fleet->place_tiers;
-    int64_t node_place = 1 + world->control.node;
-    int64_t first = copy->first_copy;
-    copy->node_copy = NONE;
-    copy->rack_copy = NONE;
-    if (first != NONE) {
-        // Most objects have a single copy, which needs no look at the index.
-        bool is_first = world->slots[first].place == node_place;
-        copy->node_copy =
-            (int32_t)(is_first ? first : copy_find(world, object->object, node_place));
-        if (copy->node_copy != NONE) {
-            live |= world->slots[copy->node_copy].live;
-        }
-        if (fleet->rack_tiers) {
-            int64_t rack = fleet->count + world->control.node / fleet->rack_nodes;
-            copy->rack_copy = (int32_t)copy_find(world, object->object, 1 + rack);
-            if (copy->rack_copy != NONE) {
-                live |= world->slots[copy->rack_copy].live;
-            }
+    int64_t node = world->control.node;
+    copies->node_copy = (int32_t)copy_at(world, slot, 1 + node);
+    copies->rack_copy = NONE;
+    if (copies->node_copy != NONE) {
+        live |= *copy_live_tiers(world, copies->node_copy);
+    }
+    if (fleet->rack_tiers) {
+        int64_t rack = fleet->count + node / fleet->rack_nodes;
+        copies->rack_copy = (int32_t)copy_at(world, slot, 1 + rack);
+        if (copies->rack_copy != NONE) {
+            live |= *copy_live_tiers(world, copies->rack_copy);
         }
     }
     object->live = (int16_t)live;
@@ -216,7 +244,7 @@ int64_t slot_unpack(World *world, int64_t home) {
     *entry_at(world, home) = slot;
     if (entry_place(entry)) {
         int64_t copy = copy_make(world, slot, entry_place(entry));
-        world->slots[copy].live = (int16_t)(live & world->fleet.place_tiers);
+        *copy_live_tiers(world, copy) = (int16_t)(live & world->fleet.place_tiers);
         slot_see_from_node(world, slot);
     }
     return slot;
@@ -246,7 +274,8 @@ int64_t slot_of_object(World *world, int64_t level, int64_t tier_slot) {
     if (!tiers_include(world->fleet.place_tiers, level)) {
         return tier_slot;
     }
-    int64_t slot = world->slots[tier_slot].home;
+    bool is_own_slot = world->slots[tier_slot].place == 0;
+    int64_t slot = is_own_slot ? tier_slot : world->slots[tier_slot].home;
     slot_see_from_node(world, slot);
     return slot;
 }
@@ -264,7 +293,7 @@ int64_t slot_copy_for_insert(World *world, int64_t level, int64_t slot) {
     } else {
         world->fleet.copies[slot].node_copy = (int32_t)copy;
     }
-    slot_release_later(world, copy);
+    copy_release_later(world, copy);
     return copy;
 }
 
@@ -277,7 +306,11 @@ static bool slot_is_evictable(World *world, int64_t slot) {
     if (world->slots[slot].live & shared_tiers) {
         return true;
     }
-    return fleet->place_tiers && fleet->copies[slot].first_copy != NONE;
+    if (!fleet->place_tiers) {
+        return false;
+    }
+    const Copies *copies = &fleet->copies[slot];
+    return copies->own_place || copies->first_copy != NONE;
 }
 
 // The only copy of `slot`, if nothing has its object but tiers of that one place which never evict;
@@ -288,7 +321,12 @@ static int64_t slot_lone_copy(World *world, int64_t slot) {
     if (!fleet->place_tiers || world->slots[slot].live & ~endless_tiers & ~fleet->place_tiers) {
         return NONE;
     }
-    int64_t copy = fleet->copies[slot].first_copy;
+    const Copies *copies = &fleet->copies[slot];
+    int64_t copy = copies->first_copy;
+    if (copies->own_place) {
+        bool is_endless = copies->own_live && !(copies->own_live & ~endless_tiers);
+        return is_endless && copy == NONE ? slot : NONE;
+    }
     if (copy == NONE || fleet->copy_links[copy].older != NONE) {
         return NONE;
     }
@@ -305,16 +343,25 @@ static bool slot_is_packable(World *world, int64_t slot) {
     return !slot_is_evictable(world, slot) || slot_lone_copy(world, slot) != NONE;
 }
 
-// Notes that `slot` may not be needed any more, for slot_release_later, which leaves out most of
-// those that a tier may evict.
+// Notes that the copy may not be needed any more. It stays until the end of the step, because
+// others may still look at it.
+void copy_release_later(World *world, int64_t copy) {
+    Slot *slot = &world->slots[copy];
+    if (!slot->is_pending) {
+        slot->is_pending = 1;
+        world->pending_release[world->control.pending_release++] = (int32_t)copy;
+    }
+}
+
+// Does so for an object, or for a copy with a slot of its own: for slot_release_later, which leaves
+// out most of those that a tier may evict.
 void slot_note_release(World *world, int64_t slot) {
-    Slot *object = &world->slots[slot];
+    const Slot *object = &world->slots[slot];
     bool is_copy = object->place > 0;
     if (object->is_pending || (!is_copy && !slot_is_packable(world, slot))) {
         return;
     }
-    object->is_pending = 1;
-    world->pending_release[world->control.pending_release++] = (int32_t)slot;
+    copy_release_later(world, slot);
     if (!is_copy && object->home != NONE) {
         __builtin_prefetch(entry_at(world, object->home), 1); // for slot_release_pending
     }
@@ -362,7 +409,11 @@ static void slot_pack(World *world, int64_t slot) {
     int64_t copy = slot_lone_copy(world, slot);
     int64_t live = object->live & ~world->fleet.place_tiers;
     int64_t place = 0;
-    if (copy != NONE) {
+    if (copy == slot) {
+        live |= world->fleet.copies[slot].own_live;
+        place = world->fleet.copies[slot].own_place;
+        copy_remove_own(world, slot);
+    } else if (copy != NONE) {
         live |= world->slots[copy].live;
         place = world->slots[copy].place;
         slot_discard_copy(world, copy);
@@ -375,6 +426,15 @@ static void slot_pack(World *world, int64_t slot) {
     slot_push_free(world, slot, false);
 }
 
+// Releases the copy in the own slot of the object `slot`, if no tier has it; then the object, if
+// nothing needs that.
+static void slot_release_own_copy(World *world, int64_t slot) {
+    if (!world->fleet.copies[slot].own_live) {
+        copy_remove_own(world, slot);
+    }
+    slot_release(world, slot);
+}
+
 // Releases or packs the slots that slot_release_later noted.
 void slot_release_pending(World *world) {
     while (world->control.pending_release > 0) {
@@ -383,7 +443,12 @@ void slot_release_pending(World *world) {
         object->is_pending = 0;
         if (object->place > 0) {
             slot_release_copy(world, slot);
-        } else if (object->held_by && object->home != NONE && slot_is_packable(world, slot)) {
+            continue;
+        }
+        if (world->knobs.shares_slots && world->fleet.copies[slot].own_place) {
+            slot_release_own_copy(world, slot);
+        }
+        if (object->held_by && object->home != NONE && slot_is_packable(world, slot)) {
             slot_pack(world, slot);
         }
     }
@@ -402,12 +467,19 @@ void slot_release_evicted(World *world, int64_t tier_slot) {
 // place may evict may still be demoted to a tier that never does: until then the copies stay.
 static void slot_discard_copies(World *world, int64_t slot) {
     const Link *links = world->fleet.copy_links;
-    int64_t first_copy = world->fleet.copies[slot].first_copy;
+    const Copies *copies = &world->fleet.copies[slot];
+    int64_t first_copy = copies->first_copy;
+    if (copies->own_live & ~world->knobs.endless_tiers) {
+        return;
+    }
     for (int64_t copy = first_copy; copy != NONE; copy = links[copy].older) {
         const Slot *other = &world->slots[copy];
         if (other->live & ~world->knobs.endless_tiers || other->held_by) {
             return;
         }
+    }
+    if (copies->own_place && !world->slots[slot].is_pending) {
+        copy_remove_own(world, slot);
     }
     for (int64_t copy = first_copy; copy != NONE;) {
         int64_t older = links[copy].older;

@@ -191,9 +191,9 @@ void tier_delete(World *world, int64_t level, int64_t slot, int64_t now, int64_t
     if (is_in_gpu && world->gpu_uses[tier_slot].running_requests) {
         tier_split_shared_memory(world, tier_slot);
     }
-    if (tier_slot != slot) {
-        world->slots[tier_slot].live &= ~(1 << level);
-        slot_release_later(world, tier_slot);
+    if (tiers_include(world->fleet.place_tiers, level)) {
+        *copy_live_tiers(world, tier_slot) &= ~(1 << level);
+        copy_release_later(world, tier_slot);
     }
     if (tier->takes_whole_offers) {
         world->pins[tier_slot].new_in_offer = 0; // another offer writes it again, or none
@@ -228,15 +228,12 @@ static void tier_note_age(World *world, int64_t slot) {
 // Writes `slot` to a tier that does not have it and has room for it.
 void tier_write(World *world, int64_t level, int64_t slot, const Cause *cause) {
     Tier *tier = &world->tiers[level];
-    int64_t tier_slot = slot;
-    if (tiers_include(world->fleet.place_tiers, level)) {
-        tier_slot = slot_for_insert(world, level, slot);
-    }
+    int64_t tier_slot = slot_for_insert(world, level, slot);
     if (level == 0 && world->actors[world->control.actor_id].gpu_bytes) {
         gpu_hold_slot(world, world->control.actor_id, tier_slot);
     }
-    if (tier_slot != slot) {
-        world->slots[tier_slot].live |= 1 << level;
+    if (tiers_include(world->fleet.place_tiers, level)) {
+        *copy_live_tiers(world, tier_slot) |= 1 << level;
     }
     Slot *object = &world->slots[slot];
     if (!tier_is_endless(world, level)) {

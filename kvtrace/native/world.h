@@ -646,7 +646,9 @@ typedef struct {
 typedef struct {
     int32_t node_copy;  // The copy in the node at hand.
     int32_t rack_copy;  // The copy in the rack at hand.
-    int32_t first_copy; // The first of the list of all copies.
+    int32_t first_copy; // The first of the list of all copies, but for that in the own slot.
+    int16_t own_place;  // 1 + the place whose copy is in the object's own slot; 0 if none is.
+    int16_t own_live;   // A bit for each tier of that place which has it.
 } Copies;
 
 // The copies of LINE consecutive objects at one place.
@@ -694,6 +696,7 @@ typedef struct {
 
     // Slots.
     int64_t is_packed;    // An object that no tier may evict has no slot.
+    int64_t shares_slots; // In a fleet, an object's own slot is that of one of its copies, too.
     int64_t keeps_ghosts; // A policy remembers what it evicted, so no object may be forgotten.
 
     // Lookup and load.
@@ -765,9 +768,11 @@ typedef struct {
 // The nodes, and what each has. With one node, most of it is empty.
 //
 // A place is a node or a rack. An object has one slot, which the tiers that all nodes share list.
-// What a place has of it is a copy: a slot of its own, listed by the tiers of that place. While a
-// node acts, World.tiers holds its tiers, and the slot of each object that is looked at says in
-// which of them that object is live. One node alone is thus a fleet whose tiers are all shared.
+// What a place has of it is a copy: a slot of its own, listed by the tiers of that place. Most
+// objects have one copy: with Knobs.shares_slots it is in the object's own slot, which lists of
+// both kinds of tiers may hold then, each with links of its own. While a node acts, World.tiers
+// holds its tiers, and the slot of each object that is looked at says in which of them that object
+// is live. One node alone is thus a fleet whose tiers are all shared.
 typedef struct {
     int64_t count;            // Nodes.
     int64_t rack_nodes;       // Nodes of a rack.

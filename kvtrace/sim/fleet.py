@@ -570,6 +570,11 @@ def set_fleet(
     fleet.row_nodes = np.empty(rows, np.int32)
     if fleet.place_tiers:
         fleet.copies = np.full(len(world.slots), records.NONE, records.COPIES)
+        fleet.copies["own_place"] = fleet.copies["own_live"] = 0
+        # Policies, leases and staging note of the slot of a copy what is not true of its object.
+        knobs.shares_slots = knobs.is_packed and not (
+            len(world.notes) or knobs.keeps_age or knobs.staging
+        )
         fleet.copy_links = np.full(len(world.slots), records.NONE, records.LINK)
         if knobs.has_timed_work:
             fleet.due_ns = np.full(count + setting.instances(Scope.RACK), records.UNBOUNDED)
@@ -653,7 +658,7 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
         shared_hits=total["shared_hits"],
         **ratios_of(total),
         computed_tokens=total["computed_tokens"],
-        duplicate_bytes=_duplicate_bytes(world.slots, world.fleet.count),
+        duplicate_bytes=_duplicate_bytes(world.slots, world.fleet.copies, world.fleet.count),
         link_bytes=int(nodes["sent_bytes"].sum()) if setting.is_disaggregated else UNSET,
         imbalance=FleetImbalance(
             requests=_imbalance(routed["requests"]),
@@ -663,7 +668,7 @@ def fleet_stats(setting: FleetSetting, world: records.World) -> FleetStats | Uns
     )
 
 
-def _duplicate_bytes(slots: Array, nodes: int) -> int:
+def _duplicate_bytes(slots: Array, copies_of: Array, nodes: int) -> int:
     """Return the bytes of the copies that nodes have, without the first one of each object.
 
     It takes a byte a slot, and not several times the memory of all copies, of which there may be
@@ -675,6 +680,12 @@ def _duplicate_bytes(slots: Array, nodes: int) -> int:
         copies = part[(part["place"] > 0) & (part["place"] <= nodes) & (part["live"] != 0)]
         has_copy[copies["home"]] = True
         copied_bytes += int(copies["size"].sum())
+    for start in range(0, len(copies_of), _SLOTS_AT_ONCE):
+        of_part = slice(start, start + _SLOTS_AT_ONCE)
+        own = copies_of[of_part]
+        is_copy = (own["own_place"] > 0) & (own["own_place"] <= nodes) & (own["own_live"] != 0)
+        has_copy[of_part] |= is_copy
+        copied_bytes += int(slots["size"][of_part][is_copy].sum())
     for start in range(0, len(slots), _SLOTS_AT_ONCE):
         of_part = slice(start, start + _SLOTS_AT_ONCE)
         copied_bytes -= int(slots["size"][of_part][has_copy[of_part]].sum())
