@@ -79,7 +79,7 @@ static int64_t prompt_made_objects(World *world, const Actor *actor) {
 static void prompt_reserve(World *world, const Actor *actor, int64_t objects) {
     Context *context = &world->contexts[actor->context];
     if (objects > context->capacity) {
-        context->capacity = max_of(objects, 2 * context->capacity);
+        context->capacity = max_of(objects, context->capacity + context->capacity / 8);
         context->entries = memory_grow(context->entries, context->capacity, sizeof(int64_t));
     }
 }
