@@ -235,13 +235,18 @@ def test_one_node_is_no_fleet():
     assert not simulation.stats().fleet
 
 
-def test_memory_follows_what_is_live():
+@pytest.mark.parametrize("keeps_age", [False, True])
+def test_memory_follows_what_is_live(keeps_age):
     requests = requests_of([(i, 40, 0, list(range(10 * i, 10 * i + 10))) for i in range(3000)])
     preset = fleet_of(Router.ROUND_ROBIN, Scope.NODE, Scope.FLEET, nodes=4)
+    preset = msgspec.structs.replace(preset, demotion_keeps_age=keeps_age)
     simulation, _, _ = simulate_fleet(preset, Load(requests=requests))
     world = simulation.world
-    # 25 objects in each of four nodes, and in the shared tier: nothing else has a slot.
-    assert int((world.slots["place"] > 0).sum()) == 100
+    # 25 objects in each of four nodes, and in the shared tier: nothing else has a slot. Ages are of
+    # copies, which then have slots of their own.
+    in_own_slots = int((world.fleet.copies["own_live"] != 0).sum())
+    with_slots = int((world.slots["place"] > 0).sum())
+    assert (in_own_slots, with_slots) == ((0, 100) if keeps_age else (100, 0))
     assert int(((world.slots["live"] != 0) & (world.slots["place"] == 0)).sum()) <= 125
     assert len(world.slots) < 4096
     # Nor do lines of copies stay that have none: 25 objects of a node are in four at most.
