@@ -75,6 +75,8 @@ def read_model(path: Path, kv_dtype: str | None = None) -> shapes.ModelShape:
         data = read_bounded(path)
         # Released files hold Infinity, which is no JSON to a strict reader.
         tree = json.loads(data)
+        # Python takes half of a surrogate pair for a character, but can neither print nor save it.
+        json.dumps(tree, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not JSON: {error}") from None
     if not isinstance(tree, dict):

@@ -411,7 +411,8 @@ def test_a_field_that_is_not_understood_is_named_in_an_error(model, config, mess
 
 
 def test_a_file_that_is_no_json(tmp_path):
-    for content in (b"{", b"\xff\xfe", b"", b"[" * 100_000):
+    half = rb'{"model_type": "\ud800"}'
+    for content in (b"{", b"\xff\xfe", b"", b"[" * 100_000, half):
         path = tmp_path / "config.json"
         path.write_bytes(content)
         with pytest.raises(ConfigError, match=r"config\.json: not JSON"):
