@@ -781,11 +781,12 @@ def place_probabilities(law: Law, parameter: float, places: int) -> NDArray[np.f
     if law is Law.ZIPF:
         ranks = np.arange(1, places + 1, dtype=np.float64)
         zeta_n, zeta_2 = float((ranks**-parameter).sum()), 1 + 0.5**parameter
-        eta = (1 - (2 / places) ** (1 - parameter)) / (1 - zeta_2 / zeta_n)
-        cumulative = ((ranks / places) ** (1 - parameter) - 1 + eta) / eta
-        cumulative[0] = 1 / zeta_n
-        if places > 1:
+        cumulative = np.ones(places)
+        if places > 2:  # noqa: PLR2004 - the first two ranks have probabilities of their own
+            eta = (1 - (2 / places) ** (1 - parameter)) / (1 - zeta_2 / zeta_n)
+            cumulative = ((ranks / places) ** (1 - parameter) - 1 + eta) / eta
             cumulative[1] = max(zeta_2 / zeta_n, cumulative[1])
+        cumulative[0] = 1 / zeta_n
     else:
         power = np.log(parameter) / np.log(1 - parameter)
         cumulative = (np.arange(1, places + 1, dtype=np.float64) / max(1, places - 1)) ** (

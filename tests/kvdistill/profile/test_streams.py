@@ -149,6 +149,17 @@ def test_laws_of_places_come_back(law):
         assert found.theta == pytest.approx(0.2, abs=0.02)
 
 
+@pytest.mark.parametrize("theta", [0.3, 0.9, 1.2])
+def test_two_places_have_a_law(theta):
+    # The second of two ranks has the rest, so that fio needs no formula for later ones.
+    hot = 1 / (1 + 0.5**theta)
+    assert place_probabilities(Law.ZIPF, theta, 2) == pytest.approx([hot, 1 - hot])
+    hot_first = np.sort(np.random.default_rng(3).choice(2, 20_000, p=[hot, 1 - hot]))
+    found = fit_places(hot_first * 16384, np.full(20_000, 16384))
+    assert (found.law, found.span_bytes) == (Law.ZIPF, 2 * 16384)
+    assert found.theta == pytest.approx(theta, abs=0.1)
+
+
 def test_a_closed_loop_is_closed_though_some_requests_are_split():
     """Few arrive as two, and for a moment nine are in flight where the program keeps eight.
 
