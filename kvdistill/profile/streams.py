@@ -88,7 +88,10 @@ def fit_streams(db: duckdb.DuckDBPyConnection, start_ns: int, describe: Describe
         ops = _operations(db, window)
         for phase in _split_phases(db, window, ops):
             phase_ops = ops if phase == window else _operations(db, phase)
-            streams += _phase_streams(phase_ops, phase, start_ns, describe, drain_per_ns)
+            streams += [
+                _stream(part, phase, start_ns, describe)
+                for part in _parts(db, phase, phase_ops, drain_per_ns)
+            ]
     streams.sort(key=lambda s: (s.start_ns, s.name))
     names = [s.name for s in streams]
     return [
@@ -132,58 +135,93 @@ def _split_phases(
     ]
 
 
-def _operations(db: duckdb.DuckDBPyConnection, window: _Window) -> Columns:
+def _operations(db: duckdb.DuckDBPyConnection, window: _Window, op: int | None = None) -> Columns:
+    """Return the first operations in `window`, or only those of kind `op`; at most MAX_OPS."""
     window_args = {"process": window.process, "from_ns": window.from_ns, "to_ns": window.to_ns}
-    table = query_table(db, "profile_part", most=MAX_OPS, **window_args)
+    table = query_table(db, "profile_part", most=MAX_OPS, op=op, **window_args)
     return {name: table[name].to_numpy() for name in table.column_names}
 
 
-def _phase_streams(
-    ops: Columns,
-    window: _Window,
-    start_ns: int,
-    describe: Describe,
-    drain_per_ns: float,
-) -> list[IoStream]:
-    """Return the streams of a phase; `ops` are its first operations."""
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """The operations that one stream is fitted to."""
+
+    name: str
+    ops: Columns
+    loop: Loop
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether these are all operations of the stream, and not only its first."""
+        return len(self.ops["op"]) < MAX_OPS
+
+
+def _parts(
+    db: duckdb.DuckDBPyConnection, window: _Window, ops: Columns, drain_per_ns: float
+) -> list[_Part]:
+    """Return the operations of each stream of a phase; `ops` are the first of the phase."""
     if not len(ops["op"]):
         return []
-    completed_ns = (
-        None if np.isnan(ops["completed_ns"].astype(np.float64)).all() else ops["completed_ns"]
+    directions = _split_directions(ops, _completions(ops), drain_per_ns)
+    is_whole, is_mixed = len(ops["op"]) < MAX_OPS, directions[0][0] == "mixed"
+    if is_mixed:
+        return [_Part("mixed", ops, directions[0][2])]
+    if is_whole:
+        return [
+            _Part(name, {column: values[selected] for column, values in ops.items()}, loop)
+            for name, selected, loop in directions
+        ]
+    # The first operations of both directions may have few of one, or none.
+    by_direction = {
+        name: _operations(db, window, op) for name, op in (("read", READ), ("write", WRITE))
+    }
+    return [
+        _Part(name, own, fit_loop(own["ts_ns"], _completions(own), drain_per_ns))
+        for name, own in by_direction.items()
+        if len(own["op"])
+    ]
+
+
+def _completions(ops: Columns) -> CompletionTimes | None:
+    """Return the completion times of `ops`; None if none is known."""
+    completed_ns = ops["completed_ns"]
+    return None if np.isnan(completed_ns.astype(np.float64)).all() else completed_ns
+
+
+def _stream(part: _Part, window: _Window, start_ns: int, describe: Describe) -> IoStream:
+    """Return the stream of the phase `window` that is fitted to `part`."""
+    ops, loop = part.ops, part.loop
+    arrival_ns = ops["ts_ns"]
+    places = fit_places(ops["address"], ops["io_bytes"])
+    begin_ns = int(arrival_ns[0])
+    stream_ns = window.to_ns + 1 - begin_ns
+    if part.is_whole and arrival_ns[-1] == arrival_ns[0]:
+        stream_ns = 1  # one instant has no rate; later operations are another stream
+    elif part.is_whole and len(arrival_ns) >= _MIN_OPS:
+        # n operations have n gaps; the gap after the last one is estimated by the mean.
+        stream_ns = round(
+            int(arrival_ns[-1] - arrival_ns[0]) * len(arrival_ns) / (len(arrival_ns) - 1)
+        )
+    read, write = (
+        (
+            describe(op, window.from_ns, window.to_ns, window.process, places.law is Law.ZONES)
+            if (ops["op"] == op).any()
+            else empty_direction()
+        )
+        for op in (READ, WRITE)
     )
-    is_whole = len(ops["op"]) < MAX_OPS
-    streams = []
-    for name, selected, loop in _split_directions(ops, completed_ns, drain_per_ns):
-        arrival_ns = ops["ts_ns"][selected]
-        places = fit_places(ops["address"][selected], ops["io_bytes"][selected])
-        begin_ns, stream_ns = int(arrival_ns[0]), window.to_ns + 1 - int(arrival_ns[0])
-        if arrival_ns[-1] == arrival_ns[0]:
-            stream_ns = 1  # one instant has no rate; later operations are another stream
-        elif is_whole and len(arrival_ns) >= _MIN_OPS:
-            # n operations have n gaps; the gap after the last one is estimated by the mean.
-            stream_ns = round(
-                int(arrival_ns[-1] - arrival_ns[0]) * len(arrival_ns) / (len(arrival_ns) - 1)
-            )
-        read, write = (
-            (
-                describe(op, window.from_ns, window.to_ns, window.process, places.law is Law.ZONES)
-                if (ops["op"][selected] == op).any()
-                else empty_direction()
-            )
-            for op in (READ, WRITE)
-        )
-        times = {"start_ns": begin_ns - start_ns, "span_ns": stream_ns}
-        burst_depth = loop.burst_ops
-        if burst_depth is not None:
-            burst_depth = (
-                _stage_width(ops["request_id"][selected], ops["stage"][selected], arrival_ns)
-                or burst_depth
-            )
-        timed_loop = msgspec.structs.replace(loop, burst_depth=burst_depth)
-        streams.append(
-            IoStream(name=name, **times, read=read, write=write, loop=timed_loop, places=places)
-        )
-    return streams
+    burst_depth = loop.burst_ops
+    if burst_depth is not None:
+        burst_depth = _stage_width(ops["request_id"], ops["stage"], arrival_ns) or burst_depth
+    return IoStream(
+        name=part.name,
+        start_ns=begin_ns - start_ns,
+        span_ns=stream_ns,
+        read=read,
+        write=write,
+        loop=msgspec.structs.replace(loop, burst_depth=burst_depth),
+        places=places,
+    )
 
 
 def _stage_width(

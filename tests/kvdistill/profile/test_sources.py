@@ -137,16 +137,33 @@ def test_a_change_of_rate_is_a_phase(tmp_path):
     assert [(s.start_ns, s.span_ns) for s in found] == [(0, 1000 * MS), (1000 * MS, 2000 * MS)]
 
 
+def steady_writes(at_ms, gap_ms, count):
+    return [io(at_ms + i * gap_ms, "write", 3 + i % 3, 4096) for i in range(count)]
+
+
 @pytest.mark.parametrize("most", [1000, 100])
-def test_streams_keep_their_rate_beyond_what_is_fitted(tmp_path, monkeypatch, most):
-    # 200 reads at 100 a second, and 100 writes at 50 a second, of which the first 1000 or 100
-    # operations are fitted. The last read is due at 1990 ms, the last write at 1985 ms.
+@pytest.mark.parametrize(
+    ("writes", "per_s"),
+    [
+        (steady_writes(5, 20, 100), 50),
+        (steady_writes(1505, 20, 25), 50),  # none is among the first 100 operations
+        (steady_writes(505, 0, 1) + steady_writes(1505, 20, 25), None),  # a single one is
+        (steady_writes(5, 20, 30), 50),  # all are, though not all reads
+    ],
+)
+def test_streams_keep_their_rate_beyond_what_is_fitted(tmp_path, monkeypatch, most, writes, per_s):
+    # 200 reads at 100 a second, and writes, of which the first 1000 or 100 operations are fitted.
     monkeypatch.setattr("kvdistill.profile.streams.MAX_OPS", most)
     rows = [io(i * 10, "read", i % 3, 4096) for i in range(200)]
-    rows += [io(i * 20 + 5, "write", 3 + i % 3, 4096) for i in range(100)]
-    found = distil_rows(tmp_path, sorted(rows)).profile.streams
-    rates = {s.name: (s.read.ops + s.write.ops) / (s.span_ns / 1e9) for s in found}
-    assert rates == {"read": pytest.approx(100, 0.01), "write": pytest.approx(50, 0.01)}
+    profile = distil_rows(tmp_path, sorted(rows + writes)).profile
+    counts = [sum(getattr(s, side).ops for s in profile.streams) for side in ("read", "write")]
+    assert counts == [200, len(writes)]
+    for name, rate in (("read", 100), ("write", per_s)):
+        streams = [s for s in profile.streams if getattr(s, name).ops]
+        ops = sum(getattr(s, name).ops for s in streams)
+        if rate is not None:
+            assert ops / (sum(s.span_ns for s in streams) / 1e9) == pytest.approx(rate, 0.03)
+        assert all(s.span_ns > 1 for s in streams if getattr(s, name).ops > 1)
 
 
 def test_a_run_is_distilled_from_what_was_timed(tmp_path):
