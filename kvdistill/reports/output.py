@@ -91,9 +91,15 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
             (name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None
         )
         if table_file is None:
+            sides = [path / side for side in ("a", "b")]
+            compared = (
+                f"; kvdistill compare {sides[0]} {sides[1]} reports on both sides of a comparison"
+                if all(side.is_dir() for side in sides)
+                else list_runs_below(path)
+            )
             raise ConfigError(
                 f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
-                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{list_runs_below(path)}"
+                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{compared}"
             )
         path = path / table_file
     if tables.open_table(path).table is OPS:

@@ -477,32 +477,29 @@ class Later(Reader):
     def lengthen(self, tier: int) -> None:
         """Lengthen the window, by whole seconds, until `tier` is read and written often enough.
 
-        It ends before that at MOST_LENGTHENED times its length, at MOST_BYTES, or with the trace.
+        If it has too few reads or writes for that, the window ends behind the last of them. It ends
+        at MOST_LENGTHENED times its length, at MOST_BYTES, or with the trace, at the latest.
         """
         given_ns, most_ns = self.span_ns, self.span_ns * MOST_LENGTHENED
-        ops, moved_bytes, last_ns = {READ: 0, WRITE: 0}, 0, 0
+        missing, moved_bytes, last_ns = {READ: FEWEST_OPS, WRITE: FEWEST_OPS}, 0, 0
         for rows in self._rows("ts_ns", "op", "tier", "length_bytes"):
             ts_ns, op = rows["ts_ns"] - self.begin_ns, rows["op"]
             is_moved = (rows["tier"] == tier) & (op != DELETE) & (ts_ns >= 0)
-            if not is_moved.any():
-                continue
-            ts_ns, op = ts_ns[is_moved], op[is_moved]
-            so_far = {kind: count + np.cumsum(op == kind) for kind, count in ops.items()}
-            moved = moved_bytes + np.cumsum(rows["length_bytes"][is_moved])
-            is_enough = np.minimum(so_far[READ], so_far[WRITE]) >= FEWEST_OPS
-            is_end = is_enough | (moved > MOST_BYTES) | (ts_ns >= most_ns)
-            last = int(is_end.argmax()) if is_end.any() else len(is_end) - 1
-            last_ns = int(ts_ns[last])
-            if is_end.any():
+            moved = moved_bytes + np.cumsum(np.where(is_moved, rows["length_bytes"], 0))
+            is_admitted = is_moved & (moved <= MOST_BYTES) & (ts_ns < most_ns)
+            for kind in missing:
+                wanted_ns = ts_ns[is_admitted & (op == kind)][: missing[kind]]
+                missing[kind] -= len(wanted_ns)
+                last_ns = max([last_ns, *wanted_ns[-1:].tolist()])
+            moved_bytes = int(moved[-1]) if len(moved) else moved_bytes
+            is_over = moved_bytes > MOST_BYTES or (len(ts_ns) > 0 and int(ts_ns[-1]) >= most_ns)
+            if is_over or not any(missing.values()):
                 break
-            ops = {kind: int(counts[-1]) for kind, counts in so_far.items()}
-            moved_bytes = int(moved[-1])
         # The last row is due within the window, which ends before its end.
         seconds = last_ns // NS_PER_S + 1
         self.span_ns = min(max(given_ns, seconds * NS_PER_S), most_ns)
         if self.span_ns > given_ns:
-            kind = self.text.partition(":")[0]
-            self.text = f"{kind}:{self.span_ns // NS_PER_S}s"
+            self.text = f"{self.text.partition(':')[0]}:{self.span_ns // NS_PER_S}s"
 
     def _rows(self, *columns: str) -> Iterator[dict[str, np.ndarray]]:
         names = columns if self._node is None else (*columns, "node")

@@ -141,7 +141,7 @@ def mrc(
 
 def _policies(text: str) -> list[str]:
     """Return the policies of a comma-separated list, in which each may be once."""
-    names = [name.strip() for name in text.split(",")]
+    names = [name.strip().lower().replace("-", "") for name in text.split(",")]
     repeated = next((name for name in names if names.count(name) > 1), None)
     if repeated is not None:
         raise ConfigError(f"--policy {text}: {repeated} is there twice; name each policy once")

@@ -30,7 +30,7 @@ INTERRUPTED = 130
 """The exit code of a program that a signal ended."""
 GRACE_S, _CHECKS = 0.8, 40
 """The time that the main thread has to answer a signal, and the number of checks in this time."""
-CLOSING_S = 10.0
+CLOSING_S = 4.0
 """The time that the main thread has to close and remove its files after KeyboardInterrupt."""
 _HUNG_UP = [signal.SIGHUP] if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL else []
 ENDING = (signal.SIGINT, signal.SIGTERM, *_HUNG_UP)

@@ -74,18 +74,21 @@ class HitCurve:
 
 
 def check_policy(name: str) -> str:
-    """Return the policy `name`; "belady" is another name of the optimum.
+    """Return the policy `name`, as in "LRU" or "S3-FIFO"; "belady" is another name of the optimum.
 
     Raises:
         ConfigError: if no policy of one cache has this name.
 
     """
-    name = OPTIMAL if name == "belady" else name
+    plain_name = name.lower().replace("-", "")
     # SAE evicts by requests, not by references, so it needs a full simulation.
-    policy_names = [*(str(policy) for policy in Policy if policy is not Policy.SAE), OPTIMAL]
-    if name not in policy_names:
-        raise ConfigError(f"unknown policy {name!r}; known are {', '.join(policy_names)}")
-    return name
+    policy_names = [str(policy) for policy in Policy if policy is not Policy.SAE]
+    if plain_name in ("belady", OPTIMAL):
+        return OPTIMAL
+    if plain_name not in policy_names:
+        known_names = ", ".join([*policy_names, OPTIMAL])
+        raise ConfigError(f"unknown policy {name!r}; known are {known_names}")
+    return plain_name
 
 
 def sweep(

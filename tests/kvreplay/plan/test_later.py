@@ -175,7 +175,7 @@ def alternating_rows(seconds, gap_s, length=4096):
         (1000, 2, 201),
         (60, 1, 60),  # The trace ends before.
         (90, 1, 85),  # Its last pair comes 84 s after the eviction.
-        (9000, 90, 3600),  # An hour has 39 pairs.
+        (9000, 90, 3511),  # An hour has 39 pairs.
     ],
 )
 def test_a_compared_window_has_a_hundred_reads_and_writes(tmp_path, seconds, gap_s, span_s):
@@ -192,8 +192,25 @@ def test_a_compared_window_moves_no_more_than_its_bytes(tmp_path, monkeypatch):
     trace = write_trace(tmp_path / "t.parquet", alternating_rows(1000, 1))
     limit = Limit(window=STEADIEST_LENGTHENED)
     window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, limit)
-    # 151 pages are moved by the read of the 76th pair.
-    assert window.part == "steady:77s"
+    # The 75th pair is the last within 150 pages.
+    assert window.part == "steady:76s"
+
+
+@pytest.mark.parametrize("missing", ["read", "write"])
+def test_a_compared_window_waits_for_nothing_that_never_comes(tmp_path, missing):
+    rows = [row for row in alternating_rows(1000, 1) if row[1] != missing or row[0] == 0]
+    trace = write_trace(tmp_path / "t.parquet", rows)
+    limit = Limit(window=STEADIEST_LENGTHENED)
+    window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, limit)
+    assert window.part == "steady:101s"
+
+
+def test_a_compared_window_waits_for_no_later_burst(tmp_path):
+    late = [(10**13, "read", NVME, "load", 0, 0, 4096, 99, 0, 0)]
+    trace = write_trace(tmp_path / "t.parquet", alternating_rows(30, 1) + late)
+    limit = Limit(window=STEADIEST_LENGTHENED)
+    window = compile_window(open_table(trace, TRACE), trace, {NVME: 4096}, limit)
+    assert (window.part, window.planned_rows) == ("steady:60s", 1 + 2 * 24)
 
 
 def test_a_window_of_writes_alone_says_so_before_it_is_measured(tmp_path):

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from conftest import run_cli
 
+from kvtrace.curves.mrc import check_policy
+
 EXAMPLE = Path(__file__).parents[3] / "examples/conversation.jsonl"
 SOURCE = (EXAMPLE, "--source", "mooncake")
 MRC = ("mrc", *SOURCE, "--points", "5")
@@ -42,4 +44,13 @@ def test_a_lifetime_is_that_of_ttl_alone() -> None:
 
 
 def test_a_policy_that_is_named_twice_is_refused() -> None:
-    assert run_cli("kvtrace", *SIM, "--policy", "lru,lru", check=False).returncode == 2
+    for names in ("lru,lru", "lru,LRU"):
+        assert run_cli("kvtrace", *SIM, "--policy", names, check=False).returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("LRU", "lru"), ("S3-FIFO", "s3fifo"), ("Belady", "optimal"), ("optimal", "optimal")],
+)
+def test_a_policy_has_the_names_of_its_paper(name, policy):
+    assert check_policy(name) == policy
