@@ -56,7 +56,7 @@ from kvtrace.core.files import aside
 from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, find_run
-from kvtrace.core.schema import OPS, TRACE
+from kvtrace.core.schema import MOST_BYTES, OPS, TRACE
 from kvtrace.core.tables import Reader, objects_path, open_table
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes
@@ -220,7 +220,7 @@ _NO_OPERATIONS = {
     "no object name": "file IS NULL",
     "a start that is neither an RFC 3339 time nor whole ns": "start_ns IS NULL",
     "whole times that are not in ns, since their difference is not duration_ns": "has_other_unit",
-    "bytes that are not a whole number": "bytes IS NULL OR bytes < 0",
+    "bytes that are not a whole number up to 1 PiB": f"coalesce(bytes, -1) NOT BETWEEN 0 AND {MOST_BYTES}",
 }
 
 

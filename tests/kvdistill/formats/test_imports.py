@@ -333,11 +333,13 @@ def test_rows_that_do_not_fit_are_counted_by_reason(tmp_path):
         warp_line("GET", "a", "2026-13-01T00:00:01Z", "", 1) + "\tred",
         warp_line("GET", "a", good, "", 1, n_objects="many").replace("\t1\thttp", "\tx\thttp") + "\tred\ttoo\tmany",
         warp_line("PUT", "a", good, "", -5) + "\tred",
+        warp_line("PUT", "a", good, "", 2**50 + 1) + "\tred",
+        warp_line("PUT", "a", good, "", "0x7fffffffffffffff") + "\tred",
         warp_line("DELETE", "a", good, "", 0, n_objects="100") + "\tred",
     )  # fmt: skip
     result = run_import("warp", [log], tmp_path / "out")
-    assert (result.rows_read, result.rows_kept) == (10, 2)
-    reasons = {"columns": 1, "LIST": 2, "unknown": 1, "name": 1, "RFC 3339": 2, "number": 1}
+    assert (result.rows_read, result.rows_kept) == (12, 2)
+    reasons = {"columns": 1, "LIST": 2, "unknown": 1, "name": 1, "RFC 3339": 2, "number": 3}
     assert show_counts(result.left_out, reasons)
     (place,) = (place for reason, place in result.examples.items() if "RFC 3339" in reason)
     assert place.startswith("w.csv, row ")
