@@ -30,7 +30,7 @@ from kvtrace.core.errors import DeviceError
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import format_bytes, format_duration, format_rate
+from kvtrace.core.units import BYTES_PER_GB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from kvreplay.tiers.directio import DirectIo
@@ -406,9 +406,13 @@ class Drive(Tier):
         }
 
     def _too_small(self, peak_bytes: int, free_bytes: int) -> DeviceError:
+        # A tenth is left for what a filesystem needs for itself.
+        fitting_gb = free_bytes * 9 // 10 // BYTES_PER_GB
+        smaller = f"kvtrace gen --set tiers.{self.name}.capacity={fitting_gb}GB"
+        remedy = f", or make the trace with a smaller tier ({smaller})" if fitting_gb else ""
         return DeviceError(
             f"{self.target}: the replay needs up to {format_bytes(peak_bytes)} there, but only "
-            f"{format_bytes(free_bytes)} is free; replay less with {named('limit')}"
+            f"{format_bytes(free_bytes)} is free; replay less with {named('limit')}{remedy}"
         )
 
 

@@ -118,7 +118,7 @@ def test_sharing_slots_changes_no_row(settings, events):
 
 
 @pytest.mark.parametrize("shares_slots", [False, True])
-def test_duplicates_are_the_bytes_beyond_one_copy_of_each_object(monkeypatch, shares_slots):
+def test_duplicates_are_bytes_beyond_one_copy_of_each_object(monkeypatch, shares_slots):
     monkeypatch.setattr(fleet, "_SLOTS_AT_ONCE", 7)
     world = simulated_fleet("fleet.router=random", shares_slots=shares_slots)[0].world
     homes_and_places = [
