@@ -604,9 +604,9 @@ def emit_json(value: object) -> None:
 
 
 def log(message: str) -> None:
-    """Print a line on stderr, unless --quiet."""
+    """Print a line on stderr, unless --quiet; line breaks, as names of files may have, as codes."""
     if not QUIET.get():
-        typer.echo(printable(message), err=True)
+        typer.echo(printable(message).replace("\n", "\\u000a"), err=True)
 
 
 @contextmanager

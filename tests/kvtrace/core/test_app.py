@@ -13,7 +13,7 @@ import pytest
 import typer
 from phrases import shows
 
-from kvtrace.core.app import emit_json, make_app, option, progress, run, takes_groups
+from kvtrace.core.app import emit_json, log, make_app, option, progress, run, takes_groups
 from kvtrace.core.errors import ConfigError, DeviceError, OutOfMemory, ProbeUnavailable, TraceError
 from kvtrace.core.metadata import TierFacts
 
@@ -279,3 +279,8 @@ def test_a_background_job_heeds_sigint_and_nohup_hides_sighup():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, preexec_fn=ignore
     )
     assert done.stdout == "SIGINT\n"
+
+
+def test_a_line_of_notes_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    log("note: fields that are not used: a\nkvtrace: error: fake")
+    assert len(capsys.readouterr().err.splitlines()) == 1
