@@ -34,9 +34,9 @@ class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One tier of the hierarchy. `capacity_bytes` is null if the tier has no bound."""
 
     name: str
-    capacity_bytes: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    capacity_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**61)] | None = None
     """In a fleet, the capacity of each instance."""
-    instance_nodes: Annotated[int, msgspec.Meta(ge=1)] | msgspec.UnsetType = msgspec.UNSET
+    instance_nodes: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | msgspec.UnsetType = msgspec.UNSET
     """Number of consecutive nodes of a fleet that share one instance. Absent if there is only one
     instance.
     """

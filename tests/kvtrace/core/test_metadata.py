@@ -77,3 +77,9 @@ def test_a_version_that_is_not_said_is_not_ours():
     assert decode(msgspec.json.encode(said), "p").version == __version__
     del said["version"]
     assert decode(msgspec.json.encode(said), "p").version == "unknown"
+
+
+@pytest.mark.parametrize("wrong", [{"capacity_bytes": 2**63}, {"instance_nodes": 2**63}])
+def test_facts_of_a_tier_fit_64_bits(wrong):
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert({"name": "nvme"} | wrong, TierFacts)
