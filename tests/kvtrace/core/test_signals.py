@@ -27,8 +27,13 @@ import_module(f"{sys.argv[0]}.cli").main()
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:
     """Start a program, and wait until it answers signals."""
+    return start_script(STARTS, *words, folder=folder)
+
+
+def start_script(script: str, *words: object, folder: Path | None = None) -> subprocess.Popen[str]:
+    """Start a Python script with arguments, and wait until it prints that it is ready."""
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTS, *map(str, words)],
+        [sys.executable, "-c", script, *map(str, words)],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -137,14 +142,7 @@ with signals.raised_signals(), temporary_file(Path(sys.argv[1]) / "out"):
 
 
 def test_a_signal_whose_exception_is_lost_ends_the_process(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", LOST, tmp_path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    process = start_script(LOST, tmp_path)
     code, lines, seconds = end(process, signal.SIGTERM)
     assert (code, lines) == (130, ["kvtrace: error: interrupted"])
     assert 0.9 < seconds < 5
@@ -176,14 +174,7 @@ HELD = "with handled_signals(lambda number, frame: noted.append(number)): time.s
 
 @pytest.mark.parametrize("hold", ["pass", HELD])
 def test_an_exception_that_python_ignores_is_raised_again(hold):
-    process = subprocess.Popen(
-        [sys.executable, "-c", IGNORED.replace("HOLD", hold)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    process = start_script(IGNORED.replace("HOLD", hold))
     code, _lines, seconds = end(process, signal.SIGINT)
     # An exception that reaches the top of a script, where no command turns it into a code, ends it
     # by the signal.
@@ -192,14 +183,7 @@ def test_an_exception_that_python_ignores_is_raised_again(hold):
 
 
 def test_a_signal_ends_what_is_stuck_in_c_code(tmp_path):
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK, tmp_path],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
+    process = start_script(STUCK, tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
     time.sleep(0.5)
     code, lines, seconds = end(process, signal.SIGTERM)
