@@ -31,7 +31,10 @@ _BARE_OUTPUT_OPTIONS = ("--json", "--force", "--quiet")
 
 
 class TierFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One tier of the hierarchy. `capacity_bytes` is null if the tier has no bound."""
+    """One tier of the hierarchy. `capacity_bytes` is null if the tier has no bound.
+
+    The bounds are those of a preset, with which all that is computed from them fits 64 bits.
+    """
 
     name: str
     capacity_bytes: Annotated[int, msgspec.Meta(ge=0, le=2**61)] | None = None
