@@ -31,10 +31,10 @@ from kvdistill.profile.profile import Profile, SourceKind, cut_long
 from kvtrace import __version__
 from kvtrace.core.app import option
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-from kvtrace.core.files import sys_text
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import computing_notes, stream_notes
 from kvtrace.core.parameters import named
+from kvtrace.core.system_files import sys_text
 from kvtrace.core.units import (
     NS_PER_S,
     counted,

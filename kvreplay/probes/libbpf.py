@@ -29,12 +29,12 @@ import numpy as np
 from kvreplay.probes import Backend
 from kvreplay.tiers.host import devices_beneath, disk_of, slaves
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable
-from kvtrace.core.files import sys_text
 from kvtrace.core.mounts import block_directories, block_directory, mounts, numbered
 from kvtrace.core.native.structs import header
 from kvtrace.core.parameters import named
 from kvtrace.core.run.probe_file import Bucket, Histogram
 from kvtrace.core.statistics import QUANTILES, at_rank, bounds, nearest_rank
+from kvtrace.core.system_files import sys_text
 
 C = header(
     *(Path(__file__).parent / f"{name}.bpf.h" for name in ("common", "filter", "block", "app"))

@@ -57,13 +57,13 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import DeviceError, OutOfMemory, ProbeUnavailable
-from kvtrace.core.files import sys_text
 from kvtrace.core.memory import available_bytes
 from kvtrace.core.metrics.distribution import distribution_of
 from kvtrace.core.metrics.recorder import OPS
 from kvtrace.core.mounts import unescaped
 from kvtrace.core.run.drive_file import DriveCell, DriveError, DriveFile, DriveTimes
 from kvtrace.core.run.run_file import DeviceIo, seal
+from kvtrace.core.system_files import sys_text
 from kvtrace.core.units import NS_PER_S, format_bytes, format_count, percent
 
 _TIMEOUT_S = 10

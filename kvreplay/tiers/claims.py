@@ -39,10 +39,10 @@ from kvreplay.tiers.host import (
 )
 from kvreplay.tiers.tier import DIRECTORY_NAME, FILE_NAME
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.files import sys_text
 from kvtrace.core.mounts import block_directory, mounts, numbered
 from kvtrace.core.parameters import named
 from kvtrace.core.run.run_file import Smart
+from kvtrace.core.system_files import sys_text
 
 MARKER = "KVREPLAY"
 _OTHER_FILES = frozenset({"probe.kv", "precondition.kv"})

@@ -12,9 +12,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from kvtrace.core.files import sys_text
 from kvtrace.core.mounts import Mount, block_directory, control_groups, mounts, numbered
 from kvtrace.core.run.run_file import DeviceIo
+from kvtrace.core.system_files import sys_text
 
 SECTOR_BYTES = 512
 _NS_PER_MS = 10**6

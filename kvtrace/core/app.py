@@ -29,6 +29,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from kvtrace import __version__
 from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
+from kvtrace.core.memory_guard import guard_memory
 from kvtrace.core.parameters import add_options, named_as_options
 from kvtrace.core.plain_values import convert_plainly
 from kvtrace.core.signals import INTERRUPTED, handled_signals, raised_signals, was_interrupted
@@ -492,6 +493,7 @@ def run(app: typer.Typer, program: str) -> NoReturn:
 
 def _run(app: typer.Typer, program: str) -> NoReturn:
     gc.set_threshold(_GARBAGE_COLLECTION_OBJECTS)
+    guard_memory()
     try:
         code = app(standalone_mode=False, prog_name=program)
     except OutOfMemory as error:

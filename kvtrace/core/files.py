@@ -1,4 +1,4 @@
-"""JSON input with one-line errors, outputs that appear only when complete, and available memory.
+"""JSON input with one-line errors, and outputs that appear only when complete.
 
 An output is written under a temporary name beside its final name, and renamed when it is complete.
 """
@@ -141,11 +141,3 @@ def write_json(path: Path, value: object) -> None:
     The file appears only when complete.
     """
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
-
-
-def sys_text(path: Path) -> str | None:
-    """Return the text of a small system file; null if it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return None

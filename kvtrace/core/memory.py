@@ -3,11 +3,43 @@
 from __future__ import annotations
 
 import resource
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-from kvtrace.core.files import sys_text
+from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.mounts import control_groups
+from kvtrace.core.system_files import sys_text
+from kvtrace.core.units import format_bytes
+
+_MACHINE = Path("/proc/meminfo")
+
+
+class MemoryLimit(NamedTuple):
+    """A limit beyond which the kernel kills processes: the machine's memory, or a control group's."""
+
+    limit_bytes: int
+    """What all processes under this limit may have together."""
+    used: Path | None
+    """The file that tells how much is used. None for the machine, of which the kernel tells what
+    is available."""
+    stat: Path
+    """The file that tells what is available, or how much of what is used are cached files.
+
+    The kernel drops cached files before it refuses memory. Those that were read twice are
+    `active`, which delays their turn, but protects none of them.
+    """
+    keys: tuple[str, str]
+    """How lines of `stat` begin whose numbers are added: of the machine in KiB, else in bytes."""
+
+    @property
+    def free_bytes(self) -> int | None:
+        """How much can still be allocated; None if the files cannot be read."""
+        numbers = _numbers(self.stat, self.keys)
+        if self.used is None:
+            return sum(numbers) * 1024 if numbers else None
+        used = sys_text(self.used)
+        return self.limit_bytes - int(used) + sum(numbers) if used else None
 
 
 def available_bytes() -> int | None:
@@ -16,10 +48,7 @@ def available_bytes() -> int | None:
     It is the least of the kernel's available memory, the room in the limits of its control group
     and of the groups above, and the room in `ulimit -v`.
     """
-    lines = (sys_text(Path("/proc/meminfo")) or "").splitlines()
-    rooms = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    for group in control_groups("memory"):
-        rooms += [room for files in _GROUP_FILES if (room := files.room_in(group)) is not None]
+    rooms = [room for limit in limits_of_memory() if (room := limit.free_bytes) is not None]
     address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     statm = sys_text(Path("/proc/self/statm"))
     if address_limit not in (resource.RLIM_INFINITY, -1) and statm is not None:
@@ -27,30 +56,49 @@ def available_bytes() -> int | None:
     return max(0, min(rooms)) if rooms else None
 
 
-@dataclass(frozen=True, slots=True)
-class _GroupFiles:
-    """The files of a control group that tell its memory, in one version of control groups."""
+def require_memory(needed_bytes: int, what: str, instead: str) -> None:
+    """Check, before `what` is begun, that it fits into the memory that is available.
 
-    limit: str
-    used: str
-    cached: str
-    """Name, in memory.stat, of file cache that the kernel reclaims before it refuses memory."""
-
-    def room_in(self, group: Path) -> int | None:
-        """Return the bytes that `group` can still allocate; None without such files or a limit."""
-        limit, used = sys_text(group / self.limit), sys_text(group / self.used)
-        if limit is None or used is None or not limit.isdecimal():
-            return None
-        cached_bytes = sum(
-            int(line.split()[1])
-            for line in (sys_text(group / "memory.stat") or "").splitlines()
-            if line.startswith(f"{self.cached} ")
+    OutOfMemory, with both figures and what to do `instead`, if it does not.
+    """
+    available = available_bytes()
+    if available is not None and needed_bytes > available:
+        raise OutOfMemory(
+            f"{what} needs about {format_bytes(needed_bytes)} of memory, but"
+            f" {format_bytes(available)} is available; {instead}"
         )
-        return int(limit) - int(used) + cached_bytes
+
+
+def limits_of_memory() -> Iterator[MemoryLimit]:
+    """Yield the limits of the machine, of this process's control group, and of the groups above."""
+    if total := _numbers(_MACHINE, ("MemTotal:",)):
+        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:", "MemAvailable:"))
+    for group in control_groups("memory"):
+        for limit_file, used_file, keys in _GROUP_FILES:
+            limit = sys_text(group / limit_file)
+            if limit is not None and limit.isdecimal():
+                yield MemoryLimit(int(limit), group / used_file, group / "memory.stat", keys)
 
 
 _GROUP_FILES = (
-    _GroupFiles("memory.max", "memory.current", "inactive_file"),
-    _GroupFiles("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+    ("memory.max", "memory.current", ("inactive_file ", "active_file ")),
+    (
+        "memory.limit_in_bytes",
+        "memory.usage_in_bytes",
+        ("total_inactive_file ", "total_active_file "),
+    ),
 )
-"""Of version 2 and of version 1."""
+"""Of control groups of version 2 and of version 1: files of the limit and of what is used, and the
+lines of memory.stat that tell of cached files."""
+
+
+def resident_bytes() -> int | None:
+    """Return the memory that this process has now; null if unknown."""
+    statm = sys_text(Path("/proc/self/statm"))
+    return None if statm is None else int(statm.split()[1]) * resource.getpagesize()
+
+
+def _numbers(path: Path, keys: tuple[str, ...]) -> list[int]:
+    """Return the numbers of the lines of a system file that begin with one of `keys`."""
+    lines = (sys_text(path) or "").splitlines()
+    return [int(line.split()[1]) for line in lines if line.startswith(keys)]

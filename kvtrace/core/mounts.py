@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-from kvtrace.core.files import sys_text
+from kvtrace.core.system_files import sys_text
 
 _VERSION_1, _VERSION_2 = "cgroup", "cgroup2"
 """The types of filesystems of control groups."""

@@ -10,7 +10,8 @@ user or a batch system may wait. The program answers according to its state:
                               files and ends the process
     where the exception       it is raised again at once if Python reports the loss, as it does for a
     is lost                   destructor or the callback of a weak reference, which each import
-                              has; otherwise the same as in C code, after CLOSING_S
+                              has, and after GRACE_S if an import goes on; otherwise the same as
+                              in C code, after CLOSING_S
 
 In each case the exit code is 130, and stderr has one line.
 """
@@ -72,6 +73,11 @@ def _set_all(handler: _Handler) -> None:
     for number in ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
+
+
+def own_program() -> str:
+    """Return the name of the program of ours that this process is; empty if it is another."""
+    return _Watch.program
 
 
 def was_interrupted() -> bool:
@@ -166,12 +172,33 @@ def _note_lost(unraisable: sys.UnraisableHookArgs) -> None:
 def _raise_if_lost(number: signal.Signals) -> None:
     """While the main thread closes its files, raise the exception again each time that it is lost."""
     pause = threading.Event()
-    while _Watch.is_lost.wait(CLOSING_S):
+    looks_left = round(CLOSING_S / GRACE_S)
+    while looks_left:
+        if not _Watch.is_lost.wait(GRACE_S):
+            looks_left -= 1
+            if not _main_thread_imports():
+                continue
         # The main thread leaves the place that ignored the exception first; an exception raised
         # there would be ignored, too.
         pause.wait(GRACE_S / _CHECKS)
         _Watch.is_lost.clear()
         _thread.interrupt_main(number)
+
+
+def _main_thread_imports() -> bool:
+    """Return whether the main thread imports a module.
+
+    Nothing is imported to close files, so if it still does, a library ignored the exception:
+    modules in C do so where they try whether another module is there.
+    """
+    main = threading.main_thread().ident
+    frame = None if main is None else sys._current_frames().get(main)  # noqa: SLF001 - documented
+    while frame is not None and frame.f_code.co_filename != _IMPORT_FILE:
+        frame = frame.f_back
+    return frame is not None
+
+
+_IMPORT_FILE = "<frozen importlib._bootstrap>"
 
 
 def _watch(read_end: int) -> None:

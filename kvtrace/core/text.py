@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kvtrace.core.errors import TraceError
+from kvtrace.core.reading_forecast import ReadingForecast
 
 _UTF8_MARK = codecs.BOM_UTF8
 _START_BYTES, _CHUNK_BYTES = 1 << 16, 1 << 20
@@ -55,6 +56,7 @@ def utf8_lines(path: Path) -> Iterator[bytes]:
     """Yield the lines of a text file as UTF-8, with their line ends.
 
     TraceError for a line of more than LINE_BYTES; the remainder of such a line is not read.
+    OutOfMemory if what the caller keeps of the lines will not fit into memory.
     """
     with path.open("rb") as file:
         start = file.read(2)
@@ -67,11 +69,13 @@ def utf8_lines(path: Path) -> Iterator[bytes]:
                     _check_line(len(text_line), path, number)
                     yield text_line.encode()
             return
+        forecast = ReadingForecast(path)
         number = 0
         while line := file.readline(LINE_BYTES + 1):
             number += 1
             _check_line(len(line), path, number)
             yield line if number > 1 else line.removeprefix(_UTF8_MARK)
+            forecast.add_line(len(line))
 
 
 def _check_line(length: int, path: Path, number: int) -> None:

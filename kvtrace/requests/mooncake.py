@@ -69,7 +69,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
     lines = reading.JsonLines(path, _Line, name_fields=True)
     times, inputs, outputs, numbers = (array("q") for _ in range(4))
-    chains: list[array[int]] = []
+    chains = reading.BlockIds()
     sessions, scale, last_ns, unanswered = Sessions(), TIME_UNITS_NS[time_unit], 0, 0
     for number, line in lines:
         block_tokens = block_tokens or line.block_size or BLOCK_TOKENS
@@ -101,11 +101,11 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         outputs.append(line.output_length or 0)
         unanswered += line.output_length is None
         numbers.append(number)
-        chains.append(array("q", line.hash_ids or []))
+        chains.append(line.hash_ids or ())
     if not times:
         raise TraceError("holds no request", path=path)
     answers, block_tokens = reading.column(outputs), block_tokens or BLOCK_TOKENS
-    prompts, too_long_row = sessions.rebuild_prompts(
+    prompts, chains, too_long_row = sessions.rebuild_prompts(
         reading.column(inputs), answers, chains, block_tokens
     )
     if too_long_row != reading.NONE:
@@ -113,7 +113,7 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         raise lines.fault(problem, numbers[too_long_row], "input_length")
     order = np.argsort(reading.column(times), kind="stable")
     arrivals = reading.column(times)[order]
-    offsets, all_ids = reading.flat(chains, order)
+    offsets, all_ids = chains.in_order(order)
     prefixes = reading.prefix_chains(all_ids, offsets)
     facts: JsonObject = {"time_unit": time_unit, "block_references": len(all_ids)}
     prefix_notes: list[str] = []
@@ -249,40 +249,39 @@ class Sessions:
         self,
         inputs: reading.Ints,
         outputs: reading.Ints,
-        chains: list[array[int]],
+        chains: reading.BlockIds,
         block_tokens: int,
-    ) -> tuple[reading.Ints, int]:
-        """Extend the rows' `chains` to whole prompts; return the inputs, and the first row too long.
+    ) -> tuple[reading.Ints, reading.BlockIds, int]:
+        """Return the tokens of the rows' whole prompts, their chains, and the first row too long.
 
         The full blocks of a session's first prompt keep their ids, which other sessions may share.
         From its first answer on, the blocks of a session are not shared and get new ids; a partial
         last block gets none. Rows with whole prompts are unchanged. The row is NONE if all fit.
         """
-        next_id = 1 + max((max(chain) for chain in chains if chain), default=-1)
         if not self.is_delta:
-            for row, chain in enumerate(chains if self.unnamed else ()):
-                if not chain:
-                    chain.extend(
-                        range(next_id, next_id := next_id + int(inputs[row]) // block_tokens)
-                    )
-            return inputs, reading.NONE
+            if self.unnamed:
+                chains = chains.extended((inputs // block_tokens) * (chains.lengths == 0))
+            return inputs, chains, reading.NONE
+        next_id, whole_chains = chains.next_id, reading.BlockIds()
         rebuilt = [_Session(n) for n in range(len(self))]
         prompt_tokens = inputs.copy()
         for row, number in enumerate(self.number):
             if number == reading.NONE:
+                whole_chains.append(chains[row])
                 continue
             session = rebuilt[number]
             tokens = session.tokens + int(inputs[row])
             if tokens + int(outputs[row]) > reading.MAX_TOKENS:
-                return prompt_tokens, row
+                return prompt_tokens, chains, row
             if not session.turns:
                 session.blocks = chains[row][: tokens // block_tokens]
             missing = tokens // block_tokens - len(session.blocks)
             session.blocks.extend(range(next_id, next_id + missing))
             next_id += missing
-            chains[row], prompt_tokens[row] = session.blocks[:], tokens
+            whole_chains.append(session.blocks)
+            prompt_tokens[row] = tokens
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
-        return prompt_tokens, reading.NONE
+        return prompt_tokens, whole_chains, reading.NONE
 
     def columns(self, order: reading.Ints, start_ns: int) -> reading.SessionColumns:
         """Return the session columns of Requests, in `order`, with times from `start_ns`.

@@ -619,13 +619,63 @@ def full_blocks(units: Sequence[T], block_tokens: int, per_token: int = 1) -> It
     return (units[start : start + step] for start in range(0, end, step))
 
 
-def flat(chains: list[array[int]], order: Ints) -> tuple[Ints, Ints]:
-    """Return the offsets and the ids of `chains`, in `order`."""
-    lengths = np.array([len(chain) for chain in chains], dtype=np.int64)[order]
-    ids = array("q")
-    for row in order.tolist():
-        ids.extend(chains[row])
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)]), column(ids)
+class BlockIds:
+    """The block ids of requests in the order of a log: one array, of which each has a run.
+
+    A log may have a billion ids, which as a list for each request would take twice the memory.
+    """
+
+    def __init__(self) -> None:
+        self._ids, self._ends = array("q"), array("q")
+
+    def append(self, ids: Iterable[int]) -> None:
+        """Add the ids of the next request."""
+        self._ids.extend(array("q", ids))
+        self._ends.append(len(self._ids))
+
+    def __getitem__(self, row: int) -> array[int]:
+        """Return a copy of the ids of the request `row`."""
+        return self._ids[self._ends[row - 1] if row else 0 : self._ends[row]]
+
+    @property
+    def lengths(self) -> Ints:
+        """The number of ids of each request."""
+        return np.diff(column(self._ends), prepend=0)
+
+    @property
+    def next_id(self) -> int:
+        """The least number above all ids."""
+        return int(column(self._ids).max(initial=-1)) + 1
+
+    def extended(self, missing: Ints) -> BlockIds:
+        """Return the ids with so many new ones behind those of each request."""
+        if not missing.any():
+            return self
+        lengths = self.lengths
+        ends = np.cumsum(lengths + missing)
+        is_old = np.ones(ends[-1], dtype=bool)
+        first_new, added = np.repeat((ends - missing), missing), int(missing.sum())
+        is_old[first_new + np.arange(added) - np.repeat(np.cumsum(missing) - missing, missing)] = (
+            False
+        )
+        ids = np.empty(ends[-1], dtype=np.int64)
+        ids[is_old] = column(self._ids)
+        ids[~is_old] = np.arange(self.next_id, self.next_id + added)
+        result = BlockIds()
+        result._ids.frombytes(ids.tobytes())
+        result._ends.frombytes(ends.astype(np.int64).tobytes())
+        return result
+
+    def in_order(self, order: Ints) -> tuple[Ints, Ints]:
+        """Return the offsets and the ids of the requests in `order`."""
+        lengths, ids, ends = self.lengths, column(self._ids), column(self._ends)
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[order])])
+        if (order[1:] > order[:-1]).all():
+            return offsets, ids
+        ordered = np.empty_like(ids)
+        for start, row in zip(offsets.tolist(), order.tolist(), strict=False):
+            ordered[start : start + lengths[row]] = ids[ends[row] - lengths[row] : ends[row]]
+        return offsets, ordered
 
 
 _START = -1
@@ -658,16 +708,7 @@ def prefix_chains(ids: Ints, offsets: Ints) -> PrefixChains:
     prefixes already and are returned unchanged. Otherwise a block is named by (name of the prefix
     before it, its id).
     """
-    before = np.empty_like(ids)
-    before[1:] = ids[:-1]
-    before[offsets[:-1][np.diff(offsets) > 0]] = _START
-    # A stable sort begins the run of each id with its first occurrence.
-    order = np.argsort(ids, kind="stable")
-    is_first = np.ones(len(ids), dtype=bool)
-    is_first[1:] = np.diff(ids[order]) != 0
-    run_starts = np.flatnonzero(is_first)
-    before_first = before[order[run_starts]][np.cumsum(is_first) - 1]
-    conflicts = order[before[order] != before_first]
+    conflicts = _conflicts(ids, offsets)
     if not len(conflicts):
         return PrefixChains(ids, 0, NONE)
     first_request = int(np.searchsorted(offsets, conflicts.min(), side="right")) - 1
@@ -689,6 +730,64 @@ def prefix_chains(ids: Ints, offsets: Ints) -> PrefixChains:
         prefix[:active_count] = names[positions] = pair_numbers + names_used
         names_used += count
     return PrefixChains(names, len(np.unique(ids[conflicts])), first_request)
+
+
+def _conflicts(ids: Ints, offsets: Ints) -> Ints:
+    """Return the positions of the ids that follow another id than at their first occurrence."""
+    ambiguous_ids = _ambiguous_ids(ids, offsets)
+    if not len(ambiguous_ids):
+        return np.zeros(0, dtype=np.int64)
+    positions = np.flatnonzero(np.isin(ids, ambiguous_ids))
+    before = _ids_before(ids, offsets, positions)
+    # A stable sort begins the run of each id with its first occurrence.
+    order = np.argsort(ids[positions], kind="stable")
+    is_first = np.ones(len(order), dtype=bool)
+    is_first[1:] = np.diff(ids[positions][order]) != 0
+    before_first = before[order][is_first][np.cumsum(is_first) - 1]
+    conflicts: Ints = positions[order[before[order] != before_first]]
+    return conflicts
+
+
+def _ambiguous_ids(ids: Ints, offsets: Ints) -> Ints:
+    """Return the ids that follow more than one other id.
+
+    Most logs have none. A log may have a billion ids, so positions are taken in pieces, and beside
+    `ids` memory is needed for the distinct ids alone.
+    """
+    if not len(ids):
+        return np.zeros(0, dtype=np.int64)
+    least, span = int(ids.min()), int(ids.max()) - int(ids.min()) + 1
+    numbers, distinct = ids, span
+    if span > _SPARSE_IDS * len(ids):
+        (numbers, distinct), least = dense(ids), 0
+
+    def pieces() -> Iterator[Ints]:
+        for start in range(0, len(ids), _PIECE_IDS):
+            yield np.arange(start, min(start + _PIECE_IDS, len(ids)))
+
+    # Of several occurrences in a piece, NumPy may keep any: all are compared with the one it keeps.
+    one_before = np.empty(distinct, dtype=np.int64)
+    for piece in pieces():
+        one_before[numbers[piece] - least] = _ids_before(ids, offsets, piece)
+    others = [
+        piece[_ids_before(ids, offsets, piece) != one_before[numbers[piece] - least]]
+        for piece in pieces()
+    ]
+    return np.unique(ids[np.concatenate(others)])
+
+
+def _ids_before(ids: Ints, offsets: Ints, positions: Ints) -> Ints:
+    """Return the id before each of the increasing `positions`; _START at the start of a request."""
+    before = ids[positions - 1]
+    starts = offsets[:-1]
+    nearest = np.searchsorted(starts, positions)
+    before[starts[np.minimum(nearest, len(starts) - 1)] == positions] = _START
+    return before
+
+
+_PIECE_IDS = 1 << 20
+_SPARSE_IDS = 4
+"""How many numbers an id may take on average before a table by number would be too large."""
 
 
 def backwards_notes(times: int) -> list[str]:
@@ -715,7 +814,7 @@ class Gathered:
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
         self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
         self._rows, self._has_contents = array("q"), has_contents
-        self._chains: list[array[int]] = []
+        self._chains = BlockIds()
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
 
@@ -751,7 +850,7 @@ class Gathered:
             if self._has_numbers
             else [self._ids.setdefault(name, len(self._ids)) for name in chain]
         )
-        self._chains.append(array("q", numbers))
+        self._chains.append(numbers)
         self._turns.append(turn)
         self._sessions.append(
             NONE if session is None else self._names.setdefault(session, len(self._names))
@@ -780,8 +879,8 @@ class Gathered:
         if int(arrivals[-1]) - int(arrivals[0]) > MAX_NS:
             raise TraceError("its times span more than the clock of a trace holds", path=path)
         inputs, outputs = column(self._inputs)[order], column(self._outputs)[order]
-        blocks_without_id = self._name_missing_blocks(block_tokens) if block_tokens else 0
-        offsets, ids = flat(self._chains, order)
+        missing_blocks = self._missing_blocks(block_tokens)
+        offsets, ids = self._chains.extended(missing_blocks).in_order(order)
         chains = prefix_chains(ids, offsets)
         all_notes = list(notes)
         if block_tokens:
@@ -795,7 +894,7 @@ class Gathered:
                 all_notes += chains.notes(int(column(self._rows)[order][chains.first_request]))
             all_notes += counted(
                 (
-                    blocks_without_id,
+                    int(missing_blocks.sum()),
                     "blocks of prompts have no id in the file: they are stored, and never reused",
                 ),
                 (unnamed, "tokens at the ends of prompts have no block id and are never reused"),
@@ -825,15 +924,12 @@ class Gathered:
             **optional_columns,
         )
 
-    def _name_missing_blocks(self, block_tokens: int) -> int:
-        """Give the full blocks for which the file has no id an id of their own; return their number."""
-        first_id = next_id = 1 + max((max(chain) for chain in self._chains if chain), default=-1)
-        for chain, tokens in zip(self._chains, self._inputs, strict=True):
-            missing = tokens // block_tokens - len(chain)
-            if missing > 0:
-                chain.extend(range(next_id, next_id + missing))
-                next_id += missing
-        return next_id - first_id
+    def _missing_blocks(self, block_tokens: int) -> Ints:
+        """Return the number of full blocks of each prompt for which the file has no id."""
+        if not block_tokens:
+            return np.zeros(len(self), dtype=np.int64)
+        missing: Ints = column(self._inputs) // block_tokens - self._chains.lengths
+        return missing.clip(min=0)
 
     def in_order(self, waits: Waits) -> Waits:
         """Convert `waits` between requests in appended order to order of arrival."""

@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 
 from kvtrace.core.arrays import Array
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.memory import require_memory
 from kvtrace.core.native.library import I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
+from kvtrace.core.parameters import named
 from kvtrace.native.records import WORLD
 from kvtrace.requests.requests import NONE, Requests, dense
 
@@ -75,12 +77,10 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
         dense(ids)[0] if with_partial else ids
     )  # Names are later multiplied by chunk_tokens, so they must be small.
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    _require_memory(int(offsets[-1]), chunk_tokens)
     owner = None if block else conversations(requests)[0]
     numbers = Numbers(int(offsets[-1]))
-    # About _BATCH objects are named at a time, which bounds the memory of the temporary arrays.
-    starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
-    bounds = np.unique(np.concatenate([starts, np.array([0, len(offsets) - 1])])).tolist()
-    for first, end in pairwise(bounds):
+    for first, end in pairwise(_batches(offsets)):
         batch_counts = counts[first:end]
         place = np.arange(offsets[end] - offsets[first]) - np.repeat(
             offsets[first:end] - offsets[first], batch_counts
@@ -119,32 +119,83 @@ def _chunks_of_blocks(
     """
     per_block = requests.block_tokens // chunk_tokens
     blocks = -(-counts // per_block)
-    ends = np.cumsum(blocks)
-    places = np.arange(int(ends[-1]) if len(ends) else 0)
-    places += np.repeat(requests.block_offsets[:-1] - (ends - blocks), blocks)
-    block_chunks = np.full(len(places), per_block)
-    has_blocks = blocks > 0
-    last_chunks = counts - (blocks - 1) * per_block
-    block_chunks[ends[has_blocks] - 1] = last_chunks[has_blocks]
-    numbering = Numbers(0)
-    numbers = numbering.of(requests.block_ids[places])
-    first = np.empty(numbering.count, np.int64)
-    first[numbers[::-1]] = np.arange(len(numbers))[::-1]
-    chunks = block_chunks[first]
-    if (block_chunks > chunks[numbers]).any():
-        return None
+    block_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(blocks)])
+    numbering = Numbers(int(block_offsets[-1]))
+    chunks = np.zeros(0, dtype=np.int64)
+    bounds = _batches(block_offsets)
+    for first, end in pairwise(bounds):
+        known = numbering.count
+        places = _places(requests.block_offsets[first:end], blocks[first:end])
+        numbers = numbering.add(requests.block_ids[places])
+        block_chunks = _chunks_of_each_block(counts[first:end], blocks[first:end], per_block)
+        # Numbers are given in order of first appearance.
+        highest = np.maximum.accumulate(np.maximum(numbers, known - 1))
+        is_new = np.diff(highest, prepend=known - 1) > 0
+        chunks = grown(chunks, numbering.count, 0)
+        chunks[known : numbering.count] = block_chunks[is_new]
+        if (block_chunks > chunks[numbers]).any():
+            return None
+    chunks = chunks[: numbering.count]
     count = int(chunks.sum())
     if count > MAX_OBJECTS:
         raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
     first_numbers = np.cumsum(chunks) - chunks
-    first_places = np.cumsum(block_chunks) - block_chunks
-    references = int(block_chunks.sum())
-    places_type = np.int32 if references <= MAX_OBJECTS else np.int64
-    slots = np.repeat((first_numbers[numbers] - first_places).astype(places_type), block_chunks)
-    slots += np.arange(references, dtype=places_type)
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-    tokens = np.broadcast_to(np.int64(chunk_tokens), count)
-    return Chains(offsets, slots.astype(np.int32, copy=False), tokens)
+    _require_memory(int(offsets[-1]), chunk_tokens)
+    slots = np.empty(offsets[-1], dtype=np.int32)
+    for first, end in pairwise(bounds):
+        numbers = numbering.numbers[block_offsets[first] : block_offsets[end]]
+        block_chunks = _chunks_of_each_block(counts[first:end], blocks[first:end], per_block)
+        first_places = np.cumsum(block_chunks) - block_chunks
+        batch = slots[offsets[first] : offsets[end]]
+        batch[:] = np.repeat(first_numbers[numbers] - first_places, block_chunks)
+        batch += np.arange(len(batch), dtype=np.int32)
+    return Chains(offsets, slots, np.broadcast_to(np.int64(chunk_tokens), count))
+
+
+def _batches(offsets: NDArray[np.int64]) -> list[int]:
+    """Return the bounds of batches of requests, of which each but the last has about _BATCH items.
+
+    Request n has `offsets[n + 1] - offsets[n]` items. Batches bound the memory of temporary arrays.
+    """
+    starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
+    bounds: list[int] = np.unique(np.append(starts, (0, len(offsets) - 1))).tolist()
+    return bounds
+
+
+def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `counts` consecutive positions from each of `starts` on."""
+    ends = np.cumsum(counts)
+    return np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
+
+
+def _chunks_of_each_block(
+    counts: NDArray[np.int64], blocks: NDArray[np.int64], per_block: int
+) -> NDArray[np.int64]:
+    """Return the number of chunks of each block of prompts of `counts` chunks and `blocks` blocks.
+
+    The last block of a prompt may have fewer than `per_block`.
+    """
+    block_chunks = np.full(int(blocks.sum()), per_block, dtype=np.int64)
+    has_blocks = blocks > 0
+    last_chunks = counts - (blocks - 1) * per_block
+    block_chunks[np.cumsum(blocks)[has_blocks] - 1] = last_chunks[has_blocks]
+    return block_chunks
+
+
+def _require_memory(references: int, chunk_tokens: int) -> None:
+    """Raise OutOfMemory unless the objects of all prompts, `references` together, fit."""
+    require_memory(
+        references * _REFERENCE_BYTES,
+        f"the simulation of {references:,} chunks of {chunk_tokens} tokens in all prompts",
+        f"simulate fewer requests ({named('max_requests')}), or larger chunks",
+    )
+
+
+_ENTRY_BYTES = 16
+"""Memory of an entry of the table that numbers names, which doubles when two thirds are taken."""
+_REFERENCE_BYTES = 4
+"""Memory of the number of an object of a prompt."""
 
 
 def conversations(requests: Requests) -> tuple[NDArray[np.int64], int]:
@@ -182,12 +233,27 @@ class Numbers:
         self._table = Structure(WORLD, "Table")
         weakref.finalize(self, _forget, self._table)
 
-    def add(self, names: NDArray[np.int64]) -> None:
-        """Assign numbers to the next `names`."""
-        self.count = int(_number(self._table, names, len(names), self.numbers[self._done :]))
-        self._done += len(names)
-        if self.count > MAX_OBJECTS:
-            raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
+    def add(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Return the numbers of the next `names`."""
+        done = self._done
+        for start in range(0, len(names), _BATCH):
+            batch = names[start : start + _BATCH]
+            self._require_memory(len(batch))
+            self.count = int(_number(self._table, batch, len(batch), self.numbers[self._done :]))
+            self._done += len(batch)
+            if self.count > MAX_OBJECTS:
+                raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
+        return self.numbers[done : self._done]
+
+    def _require_memory(self, names: int) -> None:
+        """Raise OutOfMemory unless the table fits that the next `names` may need."""
+        if (self.count + names) * 3 < self._table.size * 2:
+            return
+        require_memory(
+            2 * self._table.size * _ENTRY_BYTES,
+            f"numbering more than {self.count:,} distinct blocks or chunks",
+            f"simulate fewer requests ({named('max_requests')}), or larger chunks",
+        )
 
     def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the numbers of `names`."""

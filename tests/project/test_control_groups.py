@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -42,8 +43,9 @@ def run_with(tmp_path: Path) -> Iterator[Run]:
     def run(limit_mib: int, *argv: str) -> subprocess.CompletedProcess[str]:
         limit.write_text(str(limit_mib * MIB))
         program, *rest = argv
+        module = [program] if program == "-c" else ["-m", f"{program}.cli"]
         return subprocess.run(
-            [sys.executable, "-m", f"{program}.cli", *rest],
+            [sys.executable, *module, *rest],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -107,3 +109,49 @@ def test_an_analysis_fits_or_says_that_it_does_not(run_with: Run, argv: tuple[st
         done = run_with(limit_mib, *argv)
         assert done.returncode in (0, OUT_OF_MEMORY), (limit_mib, done.returncode, done.stderr)
         assert done.returncode != -signal.SIGKILL
+
+
+FILLS = """
+import sys
+sys.argv[0] = "kvtrace"
+from kvtrace.core.signals import leave_on_signals
+leave_on_signals("kvtrace", "__main__")
+import numpy as np
+from kvtrace.core.memory_guard import guard_memory
+guard_memory()
+kept = []
+while True:
+    {fill}
+"""
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "kept.append(np.ones(1 << 20))",
+        "kept.append(np.repeat(np.arange(1 << 22), 2))",
+        "kept.extend([i] for i in range(1 << 16))",
+    ],
+)
+def test_a_program_that_fills_its_memory_ends_with_a_line(run_with: Run, fill: str):
+    done = run_with(500, "-c", FILLS.format(fill=fill))
+    assert (done.returncode, done.stdout) == (OUT_OF_MEMORY, ""), done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", ["gen", "mrc", "size"])
+def test_a_log_that_does_not_fit_is_refused(run_with: Run, tmp_path: Path, command: str):
+    ids = list(range(400))
+    with (tmp_path / "log.jsonl").open("w") as file:
+        for row in range(40_000):
+            line = {"timestamp": row, "input_length": 400, "output_length": 1, "hash_ids": ids}
+            file.write(json.dumps(line) + "\n")
+    source = ("kvtrace", command, "log.jsonl", "--source", "mooncake", "--block-tokens", "1")
+    options = {
+        "gen": ("--preset", "vllm-fs", "--model", "tiny-1b", "-o", "t.parquet"),
+        "mrc": (),
+        "size": ("--preset", "vllm-fs", "--model", "tiny-1b", "--target-hit", "30%"),
+    }
+    done = run_with(250, *source, *options[command])
+    assert done.returncode == OUT_OF_MEMORY, done.stderr
+    assert "log.jsonl" in done.stderr

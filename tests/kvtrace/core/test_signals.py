@@ -91,7 +91,8 @@ def test_a_signal_in_the_first_second_gives_130(tmp_path, trace, number, moment_
     time.sleep(moment_s)
     code, _lines, seconds = end(process, number)
     assert code == 130
-    assert seconds < 5
+    # A replay that has begun first writes what it measured, which a busy drive delays.
+    assert seconds < 15
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
 
 
@@ -145,8 +146,34 @@ def test_a_signal_whose_exception_is_lost_ends_the_process(tmp_path: Path) -> No
     process = start_script(LOST, tmp_path)
     code, lines, seconds = end(process, signal.SIGTERM)
     assert (code, lines) == (130, ["kvtrace: error: interrupted"])
-    assert 0.9 < seconds < 5
+    assert 0.7 < seconds < 5
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_import_that_loses_an_exception_is_interrupted_again(tmp_path: Path) -> None:
+    module = """
+import time
+try:
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+except BaseException:
+    while True:
+        time.sleep(0.01)
+"""
+    (tmp_path / "lossy.py").write_text(module)
+    script = """
+import sys
+from kvtrace.core.signals import leave_on_signals, raised_signals
+leave_on_signals("kvtrace", "__main__")
+sys.path.insert(0, sys.argv[1])
+with raised_signals():
+    import lossy
+"""
+    process = start_script(script, tmp_path)
+    code, _lines, seconds = end(process, signal.SIGTERM)
+    assert code in (130, -signal.SIGTERM, -signal.SIGINT)
+    assert seconds < 3
 
 
 IGNORED = """

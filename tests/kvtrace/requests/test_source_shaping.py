@@ -13,6 +13,7 @@ from phrases import show_each, shows
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.requests.requests import (
+    BlockIds,
     CycleIds,
     OverLimit,
     Requests,
@@ -178,10 +179,15 @@ def test_prefix_chains_are_left_alone_and_others_are_made():
     assert prefix_chains(ints(), ints(0, 0)).renamed == 0
 
 
+@pytest.mark.parametrize("piece_ids", [1, 7, 1 << 20])
+@pytest.mark.parametrize("step", [1, 2**40])
 @pytest.mark.parametrize("seed", range(5))
-def test_equal_names_mean_equal_prefixes(seed):
+def test_equal_names_mean_equal_prefixes(seed, step, piece_ids, monkeypatch):
+    monkeypatch.setattr("kvtrace.requests.requests._PIECE_IDS", piece_ids)
     draw = np.random.default_rng(seed)
-    prompts = [tuple(draw.integers(0, 3, size=draw.integers(0, 7)).tolist()) for _ in range(60)]
+    prompts = [
+        tuple((draw.integers(0, 3, size=draw.integers(0, 7)) * step).tolist()) for _ in range(60)
+    ]
     offsets = np.cumsum([0, *map(len, prompts)])
     ids, renamed, first_request = prefix_chains(
         np.array([i for p in prompts for i in p], dtype=np.int64), offsets
@@ -199,3 +205,23 @@ def test_equal_names_mean_equal_prefixes(seed):
             prefix, name = prompt[: place + 1], int(ids[start + place])
             assert by_prefix.setdefault(prefix, name) == name
             assert by_name.setdefault(name, prefix) == prefix
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_block_ids_are_those_of_lists(seed):
+    draw = np.random.default_rng(seed)
+    lists = [draw.integers(0, 9, size=draw.integers(0, 5)).tolist() for _ in range(12)]
+    missing = draw.integers(0, 3, size=12) * draw.integers(0, 2)
+    order = np.arange(12) if seed % 2 else draw.permutation(12)
+    blocks = BlockIds()
+    for ids in lists:
+        blocks.append(ids)
+    assert blocks.lengths.tolist() == [len(ids) for ids in lists]
+    offsets, found = blocks.extended(missing).in_order(order)
+    next_id = max((max(ids) for ids in lists if ids), default=-1) + 1
+    for row, count in enumerate(missing):
+        lists[row] = [*lists[row], *range(next_id, next_id + count)]
+        next_id += count
+    expected = [lists[row] for row in order]
+    assert offsets.tolist() == np.cumsum([0, *map(len, expected)]).tolist()
+    assert found.tolist() == [block for ids in expected for block in ids]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import polars as pl
 import pytest
@@ -52,13 +54,15 @@ PROMPTS = st.lists(
 )
 
 
+@pytest.mark.parametrize("batch", [1, 3, 1 << 18])
 @pytest.mark.parametrize("chunk_tokens", [1, 2, 4, 8])
 @given(prompts=PROMPTS)
 def test_chunks_are_numbered_by_first_appearance(
-    chunk_tokens: int, prompts: list[tuple[list[int], int]]
+    chunk_tokens: int, batch: int, prompts: list[tuple[list[int], int]]
 ) -> None:
     requests = requests_of(prompts)
-    chains = chunk_chains(requests, chunk_tokens)
+    with patch("kvtrace.sim.chains._BATCH", batch):
+        chains = chunk_chains(requests, chunk_tokens)
     bounds = zip(chains.offsets[:-1].tolist(), chains.offsets[1:].tolist(), strict=True)
     named = name_chunks(requests, chunk_tokens)
     assert [chains.slots[first:end].tolist() for first, end in bounds] == named
