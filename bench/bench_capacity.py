@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
+import figures
 from bench_distil import measure
 
 CONVERSATION = (
@@ -49,19 +50,18 @@ def main() -> None:
         print(f"skipped, there is no {CONVERSATION.name}")
         return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs")
+    rows = []
     for name, command in COMMANDS.items():
         with tempfile.TemporaryDirectory(prefix="bench-") as folder:
             arguments = [argument.format(CONVERSATION) for argument in command.text.split()]
             if arguments[0] == "plan":
                 arguments += ["-o", f"{folder}/plan"]
             taken = measure([sys.executable, "-m", "kvtrace.cli", *arguments])
-        print(
-            f"  {name}: {taken.wall_s:.1f} s wall, {taken.cpu_s:.1f} s of processor time,"
-            f" {taken.peak_bytes / 1e6:.0f} MB; {taken.wall_s / command.most_s:.2f} of the target"
-            f" of {command.most_s:g} s, {taken.peak_bytes / command.most_bytes:.2f} of that"
-            " of memory",
-            flush=True,
-        )
+        rows.append(figures.Taken(name, *taken, command.most_s, command.most_bytes))
+    figures.keep_taken(
+        rows,
+        "Whole processes, once each, on a log of 12,031 requests (mooncake_conversation.jsonl).",
+    )
 
 
 if __name__ == "__main__":

@@ -31,6 +31,8 @@ QUERY = (
     "SELECT tier, op, count(*) AS operations, sum(length_bytes) AS bytes"
     " FROM {} GROUP BY ALL ORDER BY ALL"
 )
+GEN_ROWS_PER_S = 12e6
+"""That `kvtrace gen` should simulate and write."""
 _DUCKDB = "import duckdb, sys; print(duckdb.sql(sys.argv[1]))"
 
 
@@ -87,8 +89,8 @@ def bench_query(trace: Path) -> None:
     print(f"  sql: {statistics.median(a.wall_s for a in ours):.2f} s, {ratio:.2f} x DuckDB alone")
 
 
-def bench_commands(trace: Path, folder: Path) -> None:
-    """Measure the commands that have no peer."""
+def bench_commands(trace: Path, folder: Path, gen: figures.Taken) -> None:
+    """Measure the commands that have no peer; `gen` is what making the trace took."""
     commands = {
         "info": Command(["kvtrace.cli", "info", str(trace)], 2),
         "validate": Command(["kvtrace.cli", "validate", str(trace)], 4),
@@ -105,19 +107,18 @@ def bench_commands(trace: Path, folder: Path) -> None:
             10,
         ),
     }
+    rows = [gen]
     for name, command in commands.items():
         runs = [measure([sys.executable, "-m", *command.arguments]) for _ in range(ROUNDS)]
-        wall_s, cpu_s, peak_bytes = (
-            statistics.median(values) for values in zip(*runs, strict=True)
-        )
-        line = (
-            f"  {name}: {wall_s:.1f} s wall, {cpu_s:.1f} s of processor time,"
-            f" {peak_bytes / 1e6:.0f} MB; {wall_s / command.most_s:.2f} of the target of"
-            f" {command.most_s:g} s"
-        )
-        if command.most_bytes is not None:
-            line += f", {peak_bytes / command.most_bytes:.2f} of that of memory"
-        print(line, flush=True)
+        wall_s, cpu_s, peak_bytes = map(statistics.median, zip(*runs, strict=True))
+        what = f"`{command.arguments[0].partition('.')[0]} {name}`"
+        limits = (command.most_s, command.most_bytes)
+        rows.append(figures.Taken(what, wall_s, cpu_s, peak_bytes, *limits))
+    figures.keep_taken(
+        rows,
+        f"Whole processes, medians of {ROUNDS}; gen once. The trace is of lmcache-disk, 64 users of"
+        f" llama3.1-8b: {gen.what.partition('(')[2].partition(')')[0]}.",
+    )
 
 
 def main() -> None:
@@ -127,12 +128,14 @@ def main() -> None:
         trace = Path(name) / "trace.parquet"
         duration = ["--duration", f"{SECONDS_OF_TRACE}s"]
         gen = ["kvtrace.cli", "gen", *_GEN, *duration, "-o", str(trace)]
-        measure([sys.executable, "-m", *gen])
+        made = measure([sys.executable, "-m", *gen])
         rows = pq.read_metadata(trace).num_rows
         load = os.getloadavg()[0]
         print(f"{rows / 1e6:.1f} M rows; load average {load:.1f} on {os.cpu_count()} CPUs")
         bench_query(trace)
-        bench_commands(trace, Path(name))
+        what = f"`kvtrace gen` ({rows / 1e6:.1f} M rows)"
+        most_s = rows / GEN_ROWS_PER_S
+        bench_commands(trace, Path(name), figures.Taken(what, *made, most_s))
 
 
 if __name__ == "__main__":

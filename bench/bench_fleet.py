@@ -7,13 +7,16 @@ shorter than the others', and said.
 
 from __future__ import annotations
 
+import json
 import resource
 import subprocess
 import sys
 import time
 
-FLEETS = ((1, 600), (10, 120), (100, 30), (1000, 5))
-"""Nodes, and seconds of virtual time."""
+import figures
+
+FLEETS = ((1, 600, None), (10, 120, None), (100, 60, 400e6), (1000, 5, 1e9))
+"""Nodes, seconds of simulated time, and the memory that it may take."""
 USERS = 32
 TARGET_PER_S = 5e6
 
@@ -44,22 +47,31 @@ def simulate(nodes: int, seconds: int) -> tuple[float, int]:
 
 
 def one(nodes: int, seconds: int) -> None:
-    """Print a line of a fleet, simulated in this process."""
-    took_s, rows = simulate(nodes, seconds)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(
-        f"fleet of {nodes} nodes x {USERS} users, llama3.1-70b, vllm-fs with a shared file tier,"
-        f" {seconds} s: {rows / 1e6:.2f} M rows, {took_s:.2f} s CPU, {rows / took_s / 1e6:.2f} M"
-        f" rows/s, {rows / took_s / TARGET_PER_S:.2f}x the target of {TARGET_PER_S / 1e6:g} M; peak"
-        f" {peak / 1e6:.0f} MB, {peak / nodes / 1e6:.1f} a node",
-        flush=True,
-    )
+    """Simulate a fleet in this process; print what it took as JSON."""
+    start = time.perf_counter()
+    cpu_s, rows = simulate(nodes, seconds)
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps([time.perf_counter() - start, cpu_s, peak_bytes, rows]))
 
 
 def main() -> None:
     """Simulate each fleet in a process of its own: a process never gives memory back."""
-    for nodes, seconds in FLEETS:
-        subprocess.run([sys.executable, __file__, str(nodes), str(seconds)], check=True)
+    taken = []
+    for nodes, seconds, most_bytes in FLEETS:
+        command = [sys.executable, __file__, str(nodes), str(seconds)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        wall_s, cpu_s, peak_bytes, rows = json.loads(done.stdout)
+        what = f"{nodes:,} nodes for {seconds} s: {rows / 1e6:.2f} M rows"
+        what += f", {rows / cpu_s / 1e6:.2f} M a second"
+        most_s = rows / TARGET_PER_S
+        taken.append(
+            figures.Taken(what, wall_s, cpu_s, peak_bytes, most_s, most_bytes, is_of_processor=True)
+        )
+    figures.keep_taken(
+        taken,
+        f"{USERS} users a node of llama3.1-70b on four ranks under vllm-fs, its file tier shared by"
+        f" all; nothing is written. Target: {TARGET_PER_S / 1e6:g} M rows a second.",
+    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,8 @@ ROWS_PER_S = 11_000
 """Of trace time, that the simulated load makes."""
 PRESET = ("--preset", "vllm-offload-cpu", "--users", "64", "--model", "llama3.1-8b")
 SMALL = ("--preset", "vllm-offload-cpu", "--users", "64", "--model", "tiny-1b")
+TARGET_ROW_S = 0.5e-6
+"""Of a replay on null tiers, start included."""
 MEBI = 1 << 20
 RUNS = 3
 
@@ -95,6 +98,18 @@ def replay(name: str, trace: Path, *arguments: str) -> Took:
     return found
 
 
+def keep_replay(rows: int, longs: list[Took], shorts: list[Took]) -> None:
+    """Keep what replays of `rows` rows on null tiers took, beside the target and of 1,000 rows."""
+    taken = []
+    for count, runs in ((rows, longs), (1000, shorts)):
+        wall_s, cpu_s, peak_bytes = map(statistics.median, zip(*runs, strict=True))
+        most_s = None if runs is shorts else rows * TARGET_ROW_S
+        what = f"`kvreplay run`, null tiers, {count:,} rows"
+        taken.append(figures.Taken(what, wall_s, cpu_s, peak_bytes, most_s))
+    said = f"Medians of {len(longs)}. Target: {TARGET_ROW_S * 1e6:g} µs a row."
+    figures.keep_taken(taken[::-1], said)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("millions", nargs="*", type=float, default=[10.0])
@@ -119,17 +134,16 @@ def main() -> None:
                 folder=folder,
             )
             show("simulated and written", found, rows_of(trace))
-            pairs = []
+            pairs, longs, shorts = [], [], []
             for _ in range(RUNS):
                 few = replay("1,000 rows on null tiers", trace, *null, "--limit", "1000")
-                pairs.append(
-                    (
-                        replay("replayed on null tiers", trace, *null).most_bytes / MEBI,
-                        few.most_bytes / MEBI,
-                    )
-                )
+                many = replay("replayed on null tiers", trace, *null)
+                pairs.append((many.most_bytes / MEBI, few.most_bytes / MEBI))
+                longs.append(many)
+                shorts.append(few)
             what = f"most memory of a replay on null tiers, {rows_of(trace) / 1e6:.1f} M rows"
             figures.keep(what, "MiB", "its first 1,000 rows", pairs)
+            keep_replay(rows_of(trace), longs, shorts)
         if options.space != "0":
             capacity = ("--set", f"tiers.cpu.capacity={options.space}")
             duration = f"{int(options.millions[0] * 1e6) // ROWS_PER_S + 1}s"
