@@ -39,7 +39,7 @@ from kvtrace.core.simulation_stats import (
 from kvtrace.core.statistics import is_memory
 from kvtrace.core.units import NS_PER_S, format_duration, parse_duration_ns
 from kvtrace.native import records
-from kvtrace.sim.chains import grown
+from kvtrace.native.numbering import grown
 from kvtrace.sim.presets.tier import FleetSetting, Scope, TierSetting, bytes_of
 
 

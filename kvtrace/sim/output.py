@@ -39,11 +39,11 @@ from kvtrace.core.simulation_stats import SimulationStats, StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
+from kvtrace.native.numbering import grown
 from kvtrace.native.records import NONE
 from kvtrace.requests.requests import Requests, batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.baseline import slower_note, with_baseline_stats
-from kvtrace.sim.chains import grown
 from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.preset import Entry, Preset, as_config

@@ -42,8 +42,8 @@ from kvtrace.core.units import (
     format_count,
     format_duration,
 )
+from kvtrace.native.numbering import Numbers, grown
 from kvtrace.native.records import WORLD
-from kvtrace.sim.chains import Numbers, grown
 from kvtrace.sim.presets.tier import MONTH_S, TierSetting
 
 _RETRIEVE, _DOCUMENT = (

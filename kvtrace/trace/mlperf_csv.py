@@ -44,7 +44,7 @@ from kvtrace.core.tables import (
     read_csv,
 )
 from kvtrace.core.units import NS_PER_S, counted, format_duration
-from kvtrace.sim.chains import Numbers, grown
+from kvtrace.native.numbering import Numbers, grown
 
 HEADER = "Timestamp,Operation,Object_Size_Bytes,Tier,Key,Phase"
 ZSTD_LEVEL = 3

@@ -120,10 +120,10 @@ def test_what_a_world_is_given_becomes_a_table():
 def test_c_without_memory_ends_the_process_in_one_line():
     code = """
 import resource, numpy as np
-from kvtrace.sim import chains
-chains.require_memory = lambda *_: None
+from kvtrace.native import numbering
+numbering.require_memory = lambda *_: None
 names = np.arange(1 << 21)
-numbers = chains.Numbers(len(names))
+numbers = numbering.Numbers(len(names))
 taken = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (taken + (32 << 20),) * 2)
 numbers.add(names)
