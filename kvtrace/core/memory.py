@@ -31,6 +31,8 @@ class MemoryLimit(NamedTuple):
     """
     keys: tuple[str, str]
     """How lines of `stat` begin whose numbers are added: of the machine in KiB, else in bytes."""
+    may_swap: bool = True
+    """Whether the kernel may move pages to swap space before it kills a process."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -72,24 +74,30 @@ def require_memory(needed_bytes: int, what: str, instead: str) -> None:
 def limits_of_memory() -> Iterator[MemoryLimit]:
     """Yield the limits of the machine, of this process's control group, and of the groups above."""
     if total := _numbers(_MACHINE, ("MemTotal:",)):
-        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:", "MemAvailable:"))
+        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:",) * 2)
     for group in control_groups("memory"):
-        for limit_file, used_file, keys in _GROUP_FILES:
+        for limit_file, used_file, keys, swap_file, no_swap in _GROUP_FILES:
             limit = sys_text(group / limit_file)
             if limit is not None and limit.isdecimal():
-                yield MemoryLimit(int(limit), group / used_file, group / "memory.stat", keys)
+                swap_limit = sys_text(group / swap_file)
+                may_swap = swap_limit is not None and swap_limit != (no_swap or limit)
+                used, stat = group / used_file, group / "memory.stat"
+                yield MemoryLimit(int(limit), used, stat, keys, may_swap)
 
 
 _GROUP_FILES = (
-    ("memory.max", "memory.current", ("inactive_file ", "active_file ")),
+    ("memory.max", "memory.current", ("inactive_file ", "active_file "), "memory.swap.max", "0"),
     (
         "memory.limit_in_bytes",
         "memory.usage_in_bytes",
         ("total_inactive_file ", "total_active_file "),
+        "memory.memsw.limit_in_bytes",
+        "",
     ),
 )
-"""Of control groups of version 2 and of version 1: files of the limit and of what is used, and the
-lines of memory.stat that tell of cached files."""
+"""Of control groups of version 2 and of version 1: files of the limit and of what is used, lines of
+memory.stat that tell of cached files, the file of the limit with swap space, and its content if
+there is none; empty if that is the content of the first file."""
 
 
 def resident_bytes() -> int | None:

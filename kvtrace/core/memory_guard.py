@@ -45,6 +45,7 @@ def _guard_when_large() -> None:
                 str(limit.used or "").encode(),
                 str(limit.stat).encode(),
                 *(key.encode() for key in limit.keys),
+                limit.may_swap,
             )
         native.memory_guard_start(_REASON.format(own_program()).encode())
 

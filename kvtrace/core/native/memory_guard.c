@@ -38,6 +38,7 @@ typedef struct {
     char used[PATH_SIZE]; // What is used of it; empty for the machine.
     char stat[PATH_SIZE]; // What is left of the machine, or what of a group's use is cached files.
     char keys[2][PATH_SIZE];
+    bool may_swap; // The kernel moves pages out before it kills a process.
 } Limit;
 
 typedef struct {
@@ -68,6 +69,12 @@ static int64_t number_after(const char *text, const char *key) {
         }
     }
     return 0;
+}
+
+static int64_t free_swap_bytes(void) {
+    char text[FILE_SIZE];
+    read_text("/proc/meminfo", text);
+    return number_after(text, "SwapFree:") * KIB;
 }
 
 // What `limit` leaves, in bytes. Cached files are no use of memory: the kernel drops them first.
@@ -109,6 +116,9 @@ static void *watch(void *unused) {
         for (int i = 0; i < guard.count; i++) {
             const Limit *limit = &guard.limits[i];
             int64_t spare = bytes_left(limit) - reserve_bytes(limit);
+            if (spare < 0 && limit->may_swap) {
+                spare += free_swap_bytes();
+            }
             if (spare < 0 && resident_bytes() >= limit->bytes / OWN_SHARE) {
                 end_program();
             }
@@ -122,7 +132,7 @@ static void *watch(void *unused) {
 
 // Adds a limit, before the thread is started. Returns whether there is room for it.
 EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
-                             const char *first_key, const char *second_key) {
+                             const char *first_key, const char *second_key, bool may_swap) {
     if (guard.count == MAX_LIMITS) {
         return false;
     }
@@ -132,6 +142,7 @@ EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
     snprintf(limit->stat, PATH_SIZE, "%s", stat);
     snprintf(limit->keys[0], PATH_SIZE, "%s", first_key);
     snprintf(limit->keys[1], PATH_SIZE, "%s", second_key);
+    limit->may_swap = may_swap;
     return true;
 }
 
