@@ -40,7 +40,8 @@ from kvtrace.core.run.run_file import (
     seal,
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
-from kvtrace.core.tables import BLOCK_BYTES, create, decompress, line_blocks, open_table
+from kvtrace.core.table_files import BLOCK_BYTES, decompress, line_blocks
+from kvtrace.core.tables import create, open_table
 from kvtrace.core.temporary import sweep, temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines
 from kvtrace.core.units import NS_PER_S

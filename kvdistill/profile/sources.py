@@ -69,7 +69,7 @@ from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import find_run, list_runs_below, refuse_unfinished_runs
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
-from kvtrace.core.tables import DENSE_SLACK
+from kvtrace.core.table_files import DENSE_SLACK
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import NS_PER_US, format_count
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from kvtrace.core import duckdb, pa, pq, tables
+from kvtrace.core import duckdb, pa, pq, table_files, tables
 from kvtrace.core.errors import ConfigError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.memory import available_bytes
@@ -38,6 +38,7 @@ from kvtrace.core.schema import (
     arrow_schema,
 )
 from kvtrace.core.signals import stopped_by_signals
+from kvtrace.core.tables import DatasetReader
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import format_bytes, parse_duration_ns
 
@@ -244,6 +245,7 @@ def register(
     holds no table, or no file matches a pattern.
     """
     files_by_view: dict[str, dict[Path, str]] = {}
+    datasets: dict[Path, DatasetReader] = {}
     tiers: dict[str, list[Row]] = {}
     folders: dict[Path, None] = {}
     for path in dict.fromkeys(file for path_given in paths for file in files_in(Path(path_given))):
@@ -255,6 +257,8 @@ def register(
             if path.name.endswith(".parquet")
             else tables.open_table(path)
         )
+        if isinstance(reader, DatasetReader):
+            datasets[path] = reader
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
             folders[path.parent] = None
@@ -300,7 +304,7 @@ def register(
             target = scratch / f"{name}.facts.parquet"
             pq.write_table(pa.Table.from_pylist(rows, schema), target)
             files_by_view[name] = {target: ""}
-    _create_views(db, files_by_view, tiers)
+    _create_views(db, files_by_view, datasets, tiers)
     measured = dict(_measured_views(list(files_by_view), runs))
     for name, text in measured.items():
         db.execute(f"CREATE VIEW {name} AS {text}")
@@ -312,17 +316,45 @@ def register(
 def _create_views(
     db: duckdb.DuckDBPyConnection,
     files_by_view: dict[str, dict[Path, str]],
+    datasets: dict[Path, DatasetReader],
     tiers: dict[str, list[Row]],
 ) -> None:
     """Create a view of the files of each table, and one of numbered operations."""
+    rows_of = {
+        path: _register_dataset(db, reader, f"dataset_{index}")
+        for index, (path, reader) in enumerate(datasets.items())
+    }
     for name, files in sorted(files_by_view.items()):
-        db.execute(_view_statement(name, files, tiers))
+        db.execute(_view_statement(name, files, rows_of, tiers))
         if name == OPS.name:
-            db.execute(_view_statement(name, files, tiers, _NUMBERED_OPS))
+            db.execute(_view_statement(name, files, rows_of, tiers, _NUMBERED_OPS))
+
+
+def _register_dataset(db: duckdb.DuckDBPyConnection, reader: DatasetReader, name: str) -> _Rows:
+    """Let `db` read the rows of a trace dataset under `name`."""
+    # The module is a part of Arrow, which other sources do not need.
+    from kvdistill.queries.dataset_view import DatasetView
+
+    db.register(name, DatasetView(reader))
+    return _Rows(name, frozenset(reader.extras))
+
+
+class _Rows(NamedTuple):
+    """The rows of one table in an SQL statement."""
+
+    source: str
+    """What follows FROM."""
+    extras: frozenset[str]
+    """The extra columns among them."""
+    numbering: str = ""
+    """The row number, with the comma in front of it; empty if it is a column already."""
 
 
 def files_in(path: Path) -> list[Path]:
-    """Return the table files at `path`: the file, the matches of a pattern, or those in a folder."""
+    """Return the tables at `path`: the file, the matches of a pattern, or those in a folder.
+
+    A trace dataset is one of them, as its folder.
+    """
     if not path.exists() and _PATTERN & set(str(path)):
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]  # noqa: PTH207 - absolute too
         if not matches:
@@ -331,10 +363,9 @@ def files_in(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     files = sorted(
-        candidate
-        for candidate in path.rglob("*")
-        if (candidate.name in (RUN_FILE, PROBE_FILE) or candidate.name.endswith(tables.SUFFIXES))
-        and not candidate.name.startswith(".")
+        file
+        for folder in {candidate.parent for candidate in path.rglob("*")}
+        for file in _tables_in(folder)
     )
     if not files:
         refuse_unfinished_runs(path)
@@ -344,10 +375,30 @@ def files_in(path: Path) -> list[Path]:
     return files
 
 
+def _tables_in(folder: Path) -> Iterator[Path]:
+    """Yield the tables in `folder` itself: those of a trace dataset, or files."""
+    if tables.is_dataset(folder):
+        yield folder
+        if (requests := tables.requests_path(folder)).is_file():
+            yield requests
+        return
+    for entry in folder.iterdir():
+        is_table = entry.name in (RUN_FILE, PROBE_FILE) or entry.name.endswith(tables.SUFFIXES)
+        if is_table and not entry.name.startswith("."):
+            yield entry
+
+
 def _view_statement(
-    name: str, files: dict[Path, str], tiers: dict[str, list[Row]], view: str | None = None
+    name: str,
+    files: dict[Path, str],
+    datasets: dict[Path, _Rows],
+    tiers: dict[str, list[Row]],
+    view: str | None = None,
 ) -> str:
-    """Return the statement that creates the view of a table's `files`, called `view` or `name`."""
+    """Return the statement that creates the view of a table's `files`, called `view` or `name`.
+
+    Those of `files` that are in `datasets` have their rows there.
+    """
     # The row number orders operations of one instant.
     row = ", file_row_number AS row" if name == TRACE.name else ""
     if view == _NUMBERED_OPS:
@@ -365,16 +416,19 @@ def _view_statement(
         tier_names = dict.fromkeys(tier_names, "")
     extras, selects = TABLES[name].extras if name in TABLES else (), []
     for file, origin in files.items():
+        rows = datasets.get(file)
+        if rows is None:
+            present = frozenset[str](pq.read_schema(file).names if extras else ())
+            rows = _Rows(f"read_parquet({literal(file)})", present, row)
         # A missing extra column has its default.
-        present = set(pq.read_schema(file).names) if extras else set()
         absent = "".join(
             f", CAST({'NULL' if column.default is None else column.default} AS {column.type}) AS {column.name}"
             for column in extras
-            if column.name not in present
+            if column.name not in rows.extras
         )
         origin_column = f", {literal(origin)} AS origin" if origin else ""
         selects.append(
-            f"SELECT *{tier_names[origin]}{row}{absent}{origin_column} FROM read_parquet({literal(file)})"
+            f"SELECT *{tier_names[origin]}{rows.numbering}{absent}{origin_column} FROM {rows.source}"
         )
     return f"CREATE VIEW {view or name} AS {' UNION ALL BY NAME '.join(selects)}"
 
@@ -394,11 +448,13 @@ def _add_file(
 ) -> None:
     """Add the file at `path`, as Parquet under a name that DuckDB does not take for a pattern."""
     file, copy = path, scratch / f"{len(list(scratch.iterdir()))}.parquet"
-    if not path.name.endswith(".parquet"):
+    if path.is_dir():
+        pass  # a dataset, which DuckDB does not open itself
+    elif not path.name.endswith(".parquet"):
         file, reader = copy, tables.open_table(path, table)
         with pq.ParquetWriter(file, arrow_schema(table, reader.extras), compression="zstd") as out:
             for batch in reader.batches():
-                out.write_batch(batch, row_group_size=tables.BATCH_ROWS)
+                out.write_batch(batch, row_group_size=table_files.BATCH_ROWS)
     elif _PATTERN & set(str(path)):
         file = copy
         file.symlink_to(path.resolve())

@@ -82,7 +82,8 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
-from kvtrace.core.tables import META_KEY, Writer, create, open_table
+from kvtrace.core.table_files import META_KEY
+from kvtrace.core.tables import Writer, create, open_table
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration, format_io_size
 

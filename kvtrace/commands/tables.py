@@ -7,6 +7,7 @@ knobs of a preset.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from textwrap import fill
@@ -29,8 +30,8 @@ from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
-from kvtrace.core.schema import EVENTS, OBJECTS, TRACE
-from kvtrace.core.tables import create, objects_path, open_table
+from kvtrace.core.schema import EVENTS, OBJECTS, REQUESTS, TRACE
+from kvtrace.core.tables import create, objects_path, open_table, requests_path, staged
 from kvtrace.core.units import (
     NS_PER_S,
     counted,
@@ -129,16 +130,27 @@ def convert(
             for note in mlperf_csv.read_into(source, target, command_line(), tick).notes():
                 log(f"note: {note}")
         else:
-            reader = open_table(source)
-            tables = [(target, reader)]
-            if reader.table == TRACE and objects_path(source).exists():
-                tables.insert(0, (objects_path(target), open_table(objects_path(source), OBJECTS)))
-            with ExitStack() as stack:
-                for path, table in tables:
-                    out = stack.enter_context(create(path, table.table, table.meta, table.extras))
-                    for batch in table.batches():
-                        out.write(batch)
-                        tick(float(out.rows))
+            _convert_table(source, target, tick)
+
+
+def _convert_table(source: Path, target: Path, tick: Callable[[float], None]) -> None:
+    """Write the table at `source` to `target`; with a trace, its other tables."""
+    reader = open_table(source)
+    is_trace = reader.table == TRACE
+    with ExitStack() as stack:
+        place = stack.enter_context(staged(target)) if is_trace else target
+        tables = [(place, reader)]
+        if is_trace and objects_path(source).exists():
+            tables.append((objects_path(place), open_table(objects_path(source), OBJECTS)))
+        # The requests table of a file may be anywhere, that of a dataset is within it.
+        if is_trace and place != target and requests_path(source).exists():
+            tables.append((requests_path(place), open_table(requests_path(source), REQUESTS)))
+        # The trace is entered first and so renamed last.
+        for path, table in tables:
+            out = stack.enter_context(create(path, table.table, table.meta, table.extras))
+            for batch in table.batches():
+                out.write(batch)
+                tick(float(out.rows))
 
 
 def merge(

@@ -10,7 +10,19 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__all__ = ["bokeh", "duckdb", "np", "pa", "pa_csv", "pc", "pl", "pq", "zstandard"]
+__all__ = [
+    "bokeh",
+    "duckdb",
+    "np",
+    "pa",
+    "pa_csv",
+    "pa_dataset",
+    "pa_fs",
+    "pc",
+    "pl",
+    "pq",
+    "zstandard",
+]
 
 
 class _Library:
@@ -31,10 +43,20 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.csv as pa_csv
+    import pyarrow.dataset as pa_dataset
+    import pyarrow.fs as pa_fs
     import pyarrow.parquet as pq
     import zstandard
 else:
     duckdb, np, pl, zstandard = map(_Library, ("duckdb", "numpy", "polars", "zstandard"))
-    pa, pc, pa_csv, pq = map(
-        _Library, ("pyarrow", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet")
+    pa, pc, pa_csv, pa_dataset, pa_fs, pq = map(
+        _Library,
+        (
+            "pyarrow",
+            "pyarrow.compute",
+            "pyarrow.csv",
+            "pyarrow.dataset",
+            "pyarrow.fs",
+            "pyarrow.parquet",
+        ),
     )

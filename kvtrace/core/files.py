@@ -19,6 +19,8 @@ from kvtrace.core.temporary import temporary_file
 from kvtrace.core.text import as_utf8, read_bounded
 
 T = TypeVar("T")
+MANIFEST = "dataset.json"
+"""The file in the folder of a trace dataset that makes it whole."""
 ZSTD_MAGIC = b"\x28\xb5\x2f\xfd"
 
 
@@ -95,11 +97,11 @@ def at(value: Any, *names: str) -> Any:
 
 
 def check_new(path: Path, how: str = "with -o", *, is_forced: bool) -> None:
-    """Raise DeviceError if there is a file at `path`, unless `is_forced`.
+    """Raise DeviceError if there is a file or a trace dataset at `path`, unless `is_forced`.
 
     The error says `how` to name another file.
     """
-    if path.is_file() and not is_forced:
+    if (path.is_file() or (path / MANIFEST).is_file()) and not is_forced:
         raise DeviceError(
             f"{path} exists already; name another {how}, or add {named('force')} to overwrite it"
         )

@@ -19,7 +19,16 @@ from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.notebook import html_table
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, Table, arrow_schema
 from kvtrace.core.simulation_stats import SimulationStats, from_json
-from kvtrace.core.tables import SUFFIXES, create, objects_path, open_table, requests_path
+from kvtrace.core.tables import (
+    SUFFIXES,
+    DatasetReader,
+    create,
+    is_dataset,
+    objects_path,
+    open_table,
+    requests_path,
+    staged,
+)
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_bytes, format_count
 
@@ -52,7 +61,7 @@ class Trace:
     def __init__(self, path: Path, metadata: Metadata, *, folder: TemporaryFolder | None) -> None:
         """Refer to the trace file at `path`. `folder` is deleted with the last reference to it."""
         self.path = path
-        """The trace file: `*.parquet` or `*.csv.zst`."""
+        """The trace file, `*.parquet` or `*.csv.zst`, or the folder of a dataset."""
         self.metadata = metadata
         """The provenance: program, version, arguments, seed, configuration, tiers, counts."""
         self._folder = folder
@@ -157,11 +166,14 @@ class Trace:
         """Copy the trace, with its objects and requests tables, to `path`; return the copy.
 
         `t.parquet` gets `t.objects.parquet` and `t.requests.parquet` beside it. A name that ends in
-        `.csv.zst` converts the tables. Each file appears under its name only once it is complete.
+        `.csv.zst` converts the tables. A name without a dot, such as `t/`, is the folder of a
+        dataset, which holds all tables. Each file and folder appears under its name only once it is
+        complete.
 
         Raises:
-            ConfigError: if a file of that name exists and `overwrite` is False, or the name ends
-                in neither `.parquet` nor `.csv.zst`.
+            ConfigError: if a file of that name exists and `overwrite` is False, or the name has
+                another suffix than `.parquet` and `.csv.zst`.
+            DeviceError: if the folder holds other files than a dataset.
 
         Examples:
             >>> import kvtrace as kt, tempfile
@@ -173,18 +185,18 @@ class Trace:
 
         """
         target = Path(path)
-        # The trace itself is copied last: where it is, its other tables are.
-        tables = [
-            (requests_path(self.path), requests_path(target), REQUESTS),
-            (objects_path(self.path), objects_path(target), OBJECTS),
-            (self.path, target, TRACE),
-        ]
-        tables = [table for table in tables if table[0].exists()]
-        for _source, copy, _table in tables:
-            if copy.exists() and not overwrite:
+        for copy in (requests_path(target), objects_path(target), target):
+            if (copy.is_file() or is_dataset(copy)) and not overwrite:
                 raise ConfigError(f"{copy} exists; pass overwrite=True, or another name")
-        for source, copy, table in tables:
-            _copy(source, copy, table)
+        with staged(target) as place:
+            # The trace itself is copied last: where it is, its other tables are.
+            for source, copy, table in (
+                (requests_path(self.path), requests_path(place), REQUESTS),
+                (objects_path(self.path), objects_path(place), OBJECTS),
+                (self.path, place, TRACE),
+            ):
+                if source.exists():
+                    _copy(source, copy, table)
         return read_trace(target)
 
     @classmethod
@@ -299,7 +311,7 @@ class Trace:
 
 
 def read_trace(path: str | Path) -> Trace:
-    """Return the trace in the file at `path`, `*.parquet` or `*.csv.zst`.
+    """Return the trace in the file at `path`, `*.parquet` or `*.csv.zst`, or in a dataset's folder.
 
     Only the metadata are read.
 
@@ -319,7 +331,7 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def open_trace(path: str | Path, folder: TemporaryFolder | None) -> Trace:
-    """Return the trace in the file at `path`; it owns `folder`, a temporary one."""
+    """Return the trace in the file or dataset at `path`; it owns `folder`, a temporary one."""
     reader = open_table(path, TRACE)
     return Trace(reader.path, reader.meta, folder=folder)
 
@@ -327,7 +339,9 @@ def open_trace(path: str | Path, folder: TemporaryFolder | None) -> Trace:
 def _scan(path: Path, table: Table) -> pl.LazyFrame:
     """Return a file of `table` as a lazy frame. Its closed sets are Polars enumerations."""
     reader: Reader = open_table(path, table)
-    if path.name.endswith(".parquet"):
+    if isinstance(reader, DatasetReader):
+        frame = pl.scan_parquet([path / part.name for part in reader.parts])
+    elif path.name.endswith(".parquet"):
         frame = pl.scan_parquet(path)
     else:
         frame = pl.LazyFrame(pl.from_arrow(reader.read_all()))
@@ -361,7 +375,7 @@ def _copy(source: Path, target: Path, table: Table) -> None:
         for path in (source, target)
     }
     reader = open_table(source, table)
-    if len(suffixes) == 1:
+    if len(suffixes) == 1 and not source.is_dir():
         with aside(target) as temporary:
             shutil.copyfile(source, temporary)
         return

@@ -26,7 +26,7 @@ from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import numbers
-from kvtrace.core.tables import read_csv
+from kvtrace.core.table_files import read_csv
 from kvtrace.core.text import open_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests import requests as reading

@@ -36,7 +36,7 @@ from kvtrace.core.schema import (
     objects_batch,
 )
 from kvtrace.core.simulation_stats import SimulationStats, StreamStats, to_json
-from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path
+from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path, staged, staged_path
 from kvtrace.llm.serving import serving_text
 from kvtrace.llm.shape import ModelShape
 from kvtrace.native.numbering import grown
@@ -75,7 +75,6 @@ def write(
 ) -> Metadata:
     """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
     to `requests_path` if given.
-
     The metadata record `argv` and `config`, and the times without offload in the counters that
     `baseline_stats` returns once the simulation has ended. Files get their final names only if all
     are complete.
@@ -94,12 +93,14 @@ def write(
         are_apart = any(tier.streams is not Streams.NONE for tier in simulation.preset.tiers)
         labels = StreamLabels(simulation) if are_apart else None
         extras = (FLEET if simulation.preset.fleet.nodes > 1 else ()) + (STREAMED if labels else ())
-        trace = stack.enter_context(create(path, TRACE, meta, extras))
-        objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
+        target = stack.enter_context(staged(path))
+        trace = stack.enter_context(create(target, TRACE, meta, extras))
+        objects = stack.enter_context(create(objects_path(target), OBJECTS, meta))
         log = None
         if requests_path is not None:
             time_columns = TIMES if simulation.has_request_times else ()
-            log = stack.enter_context(create(requests_path, REQUESTS, meta, time_columns))
+            requests_target = staged_path(requests_path, path, target)
+            log = stack.enter_context(create(requests_target, REQUESTS, meta, time_columns))
         for shared, sizes in simulation.library_object_bytes():
             object_sizes = np.repeat(sizes // simulation.sizes.parts, simulation.sizes.parts)
             for start in range(0, len(object_sizes), _OBJECT_ROWS):

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.tables import requests_path
+from kvtrace.core.tables import is_folder, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.trace import Trace, open_trace
 from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
@@ -190,12 +190,14 @@ def write_scenario(
     """Run `scenario` into the trace at `path`, with its objects table beside it.
 
     The metadata name `argv` as the command. The requests table is written to `requests_output` if
-    given. No file appears under its final name before all of them are complete.
+    given; a dataset always gets it. No file appears under its final name before all are complete.
 
     Returns the trace and the time in ns over which requests arrive, to which figures a day and a
     month refer; until the last I/O if that is unknown.
     """
     load = scenario.load.with_chains(scenario.preset)
+    if requests_output is None and is_folder(path):
+        requests_output = requests_path(path)
     with (
         baseline_beside(
             scenario.preset, scenario.model, load, scenario.ranks, scenario.service_level

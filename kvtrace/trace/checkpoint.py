@@ -32,7 +32,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, objects_batch
-from kvtrace.core.tables import create, objects_path
+from kvtrace.core.tables import create, objects_path, staged
 from kvtrace.core.units import (
     counted,
     format_bytes,
@@ -133,8 +133,9 @@ def write(path: Path, job: Saving, argv: list[str], progress: Callable[[float], 
     )
     with ExitStack() as stack:
         # The trace is entered first and so renamed last: if it exists, the objects table does.
-        trace = stack.enter_context(create(path, TRACE, meta, extras))
-        objects = stack.enter_context(create(objects_path(path), OBJECTS, meta))
+        target = stack.enter_context(staged(path))
+        trace = stack.enter_context(create(target, TRACE, meta, extras))
+        objects = stack.enter_context(create(objects_path(target), OBJECTS, meta))
         objects.write(objects_batch([_MARKER], ["checkpoint/latest"], "checkpoint", [MARKER_BYTES]))
         for index, rows in enumerate(_rows(job)):
             if is_several:

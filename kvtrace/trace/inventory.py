@@ -33,7 +33,8 @@ from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.simulation_stats import TierStats
-from kvtrace.core.tables import DENSE_SLACK, Reader, objects_path, open_table
+from kvtrace.core.table_files import DENSE_SLACK
+from kvtrace.core.tables import DatasetReader, Reader, objects_path, open_table
 from kvtrace.core.units import (
     INT64_MAX,
     NS_PER_S,
@@ -190,6 +191,8 @@ def check(reader: Reader, progress: Callable[[float], None]) -> tuple[Ledger, bo
     first invalid row.
     """
     meta = reader.meta
+    if isinstance(reader, DatasetReader):
+        reader.check_files()
     ledger = Ledger(meta.tiers, meta.rows or 0, reader.path)
     documents: set[int] = set()
     for batch in reader.large_batches():

@@ -21,7 +21,7 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts, describe
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import MOST, OBJECTS, REQUESTS, TRACE, Table, arrow_schema
-from kvtrace.core.tables import Reader, create, objects_path, open_table
+from kvtrace.core.tables import Reader, create, objects_path, open_table, staged, staged_path
 from kvtrace.core.units import format_duration
 
 _BATCH_ROWS = 1 << 17
@@ -112,16 +112,18 @@ def merge(
         if c.name != "whole_row" and any(c.name in s.trace.extras for s in sources)
     )
     with ExitStack() as stack:
-        trace = stack.enter_context(create(output, TRACE, meta, extras))
+        target = stack.enter_context(staged(output))
+        trace = stack.enter_context(create(target, TRACE, meta, extras))
         if not lacking:
-            objects = stack.enter_context(create(objects_path(output), OBJECTS, meta))
+            objects = stack.enter_context(create(objects_path(target), OBJECTS, meta))
             for source in sources:
                 assert source.objects is not None, "no source lacks an objects table"
                 for batch in source.objects.batches():
                     objects.write(source.renumber(batch))
         if requests_output is not None:
             with_requests = [(s, s.requests) for s in sources if s.requests is not None]
-            requests = stack.enter_context(create(requests_output, REQUESTS, meta))
+            requests_target = staged_path(requests_output, output, target)
+            requests = stack.enter_context(create(requests_target, REQUESTS, meta))
             for batch in _in_order(with_requests, REQUESTS, ()):
                 requests.write(batch)
         for batch in _in_order([(s, s.trace) for s in sources], TRACE, extras):

@@ -34,15 +34,8 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
-from kvtrace.core.tables import (
-    BLOCK_BYTES,
-    create,
-    decompress,
-    line_blocks,
-    objects_path,
-    open_table,
-    read_csv,
-)
+from kvtrace.core.table_files import BLOCK_BYTES, decompress, line_blocks, read_csv
+from kvtrace.core.tables import create, objects_path, open_table, staged
 from kvtrace.core.units import NS_PER_S, counted, format_duration
 from kvtrace.native.numbering import Numbers, grown
 
@@ -129,7 +122,12 @@ def read_into(
     tiers = [TierFacts(name) for name in _TIERS.values()]
     origin = {"kind": "mlperf-csv", "file": source.name}
     meta = describe(TRACE, "kvtrace", argv, {"import": origin}, tiers=tiers, source=origin)
-    with create(objects_path(target), OBJECTS, meta) as objects, create(target, TRACE, meta) as out:
+    # The trace is entered first and so renamed last: if it exists, the objects table does.
+    with (
+        staged(target) as path,
+        create(path, TRACE, meta) as out,
+        create(objects_path(path), OBJECTS, meta) as objects,
+    ):
         state = Import()
         text = pa.dictionary(pa.int32(), pa.string())
         types = dict(

@@ -28,7 +28,7 @@ from kvreplay.result import recording
 from kvreplay.tiers.files import FileTier
 from kvreplay.tiers.ram import RamTier
 from kvreplay.tiers.tier import StorageOptions
-from kvtrace.core import tables
+from kvtrace.core import table_files
 from kvtrace.core.limit import Limit
 from kvtrace.core.metrics import recorder, requests
 from kvtrace.core.metrics.distribution import ERROR, TimeDistributions
@@ -49,7 +49,7 @@ ROWS = 400
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recorder, "WAITING", 128)
     monkeypatch.setattr(requests, "_ROOM_AT_FIRST", 8)
-    monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 64)
+    monkeypatch.setattr(table_files, "ROW_GROUP_ROWS", 64)
     monkeypatch.setattr(recording, "BATCH_ROWS", 48)
 
 

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import write_trace
 
-from kvtrace.core import tables
+from kvtrace.core import table_files
 from kvtrace.core.errors import TraceError
 from kvtrace.core.page_checksums import verify_pages
 from kvtrace.core.schema import TRACE
@@ -19,7 +19,7 @@ ROWS = [(i * 1000, "write", 2, "store", i, 0, 4096 + i, i, 0, 0) for i in range(
 
 @pytest.fixture
 def groups_of_50_rows(monkeypatch):
-    monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 50)
+    monkeypatch.setattr(table_files, "ROW_GROUP_ROWS", 50)
 
 
 @pytest.mark.usefixtures("groups_of_50_rows")

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from phrases import pattern
 from whole import read_table
 
-from kvtrace.core import tables as traceio
+from kvtrace.core import table_files as traceio
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
-from kvtrace.core.tables import DENSE_SLACK, create, objects_path, open_table
+from kvtrace.core.table_files import DENSE_SLACK
+from kvtrace.core.tables import create, objects_path, open_table
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,122 @@
+"""A trace dataset as DuckDB reads it: only the parts and row groups that a condition can match.
+
+DuckDB hands the columns and the condition of a query to `scanner` of an Arrow dataset. Parts are
+omitted by their times in the manifest, and are not opened; row groups are omitted by the statistics
+in the footer of their part. Whatever is read passes the checks of a `Reader`, so that nothing need
+be verified beforehand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+from kvtrace.core import np, pa, pa_dataset, pa_fs, pc
+from kvtrace.core.dataset import check_times
+from kvtrace.core.errors import KvError
+from kvtrace.core.schema import TRACE, arrow_schema
+from kvtrace.core.table_files import RowCheck
+from kvtrace.core.tables import DatasetReader
+
+ROW = "row"
+"""The column of row numbers, which count through all parts from 0."""
+
+
+class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
+    """The rows of a trace dataset with their numbers, as an Arrow dataset."""
+
+    def __init__(self, reader: DatasetReader) -> None:
+        """Read the dataset of `reader`."""
+        self._reader = reader
+        self._schema = arrow_schema(TRACE, reader.extras).append(pa.field(ROW, pa.int64()))
+        self.error: KvError | None = None
+        """The error that ended a scan; DuckDB converts it to one of its own."""
+        files, file_format = pa_fs.LocalFileSystem(), pa_dataset.ParquetFileFormat()
+        time = pc.field("ts_ns")
+        self._parts = [
+            pa_dataset.FileSystemDataset(
+                [
+                    file_format.make_fragment(
+                        str(reader.path / part.name),
+                        filesystem=files,
+                        partition_expression=(time >= part.min_ts_ns) & (time <= part.max_ts_ns),
+                    )
+                ],
+                self._schema,
+                file_format,
+                files,
+            )
+            for part in reader.parts
+        ]
+        """Each part as a dataset of its own, which knows its times without opening the file."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the trace, and the row number."""
+        return self._schema
+
+    def scanner(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: pc.Expression | None = None,  # noqa: A002
+    ) -> pa_dataset.Scanner:
+        """Return a scanner of `columns` (default: all) in the rows that fulfil `filter`, in order."""
+        names = self._schema.names if columns is None else list(columns)
+        schema = pa.schema([self._schema.field(name) for name in names])
+        return pa_dataset.Scanner.from_batches(self._batches(names, filter), schema=schema)
+
+    def _batches(
+        self, names: Sequence[str], condition: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        # An expression does not tell its columns, but its text has their names. A name in a text
+        # constant adds a column that is not needed.
+        needed = {*names, *re.findall(r"\w+", str(condition))}
+        stored_names = [name for name in self._schema.names if name in needed - {ROW}]
+        try:
+            for batch in self._rows(stored_names or ["ts_ns"], condition):
+                rows = batch if condition is None else batch.filter(condition)
+                if rows.num_rows:
+                    yield rows.select(list(names))
+        except KvError as error:
+            self.error = error
+            raise
+
+    def _rows(
+        self, stored_names: Sequence[str], condition: pc.Expression | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield all rows of the row groups that may fulfil `condition`, with their numbers."""
+        reader = self._reader
+        whole_check, first_row = RowCheck(TRACE, reader.meta, reader.path), 0
+        for index, part in enumerate(reader.parts):
+            fragments = list(self._parts[index].get_fragments(condition)) if part.rows else []
+            for fragment in fragments:
+                # The footer is verified before Arrow reads its statistics.
+                file, path = reader.open_part(index), reader.path / part.name
+                groups = [group.id for group in self._groups(fragment, condition)]
+                check = whole_check.start_file(path)
+                with closing(file.read_groups(groups, stored_names, stored_names, check)) as read:
+                    for batches, group_check in read:
+                        row = group_check.row - sum(batch.num_rows for batch in batches)
+                        for batch in batches:
+                            if "ts_ns" in stored_names:
+                                check_times(path, part, batch.column("ts_ns"), row)
+                            yield _with_row_numbers(batch, first_row + row)
+                            row += batch.num_rows
+            first_row += part.rows
+
+    def _groups(
+        self, fragment: pa_dataset.ParquetFileFragment, condition: pc.Expression | None
+    ) -> list[pa_dataset.RowGroupInfo]:
+        """Return the row groups of a part that may fulfil `condition`."""
+        if condition is None:
+            return list(fragment.row_groups)
+        return list(fragment.subset(condition, schema=self._schema).row_groups)
+
+
+def _with_row_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
+    """Return `batch` with the column `row`, which counts from `first_row`."""
+    numbers = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, numbers], schema=batch.schema.append(pa.field(ROW, pa.int64()))
+    )

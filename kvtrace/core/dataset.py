@@ -1,0 +1,422 @@
+"""A trace as a dataset: a folder of Parquet files, each of which holds the rows of a span of time.
+
+    fleet/part-00000.parquet    the first rows, in order of time
+    fleet/part-00001.parquet    the rows after them, and so on
+    fleet/objects.parquet       the objects table
+    fleet/requests.parquet      the requests table, if there is one
+    fleet/dataset.json          the manifest: metadata of the trace, and facts of each file
+
+The manifest is written last, so a folder without one is not a whole trace. It holds the times of
+each part, so that a query of a time reads only the parts that have it, and the SHA-256 of each
+part's footer. The pages of a part are protected by checksums. Parts are opened when they are read:
+to open a dataset takes the manifest and the sizes of its files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from kvtrace.core import metadata, pa, pc
+from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.files import MANIFEST, read_json, write_text
+from kvtrace.core.metadata import Metadata
+from kvtrace.core.schema import TRACE, Table
+from kvtrace.core.simulation_stats import Count
+from kvtrace.core.table_files import (
+    ParquetEncoder,
+    ParquetReader,
+    Reader,
+    RowCheck,
+    Writer,
+    is_folder,
+    objects_path,
+    open_file,
+    requests_path,
+)
+from kvtrace.core.temporary import temporary_folder
+
+MANIFEST_VERSION = 1
+PART_ROWS = 1 << 26
+"""Rows of a part, the last one excepted: 256 row groups, some 120 MB of a trace of lmcache-disk.
+
+A fleet's day of 10^10 rows then has 149 parts.
+"""
+_PARTS = "part-*.parquet"
+_FOOTER_END_BYTES = 8
+"""The length of a Parquet file's footer in four bytes, and the magic number, end the file."""
+
+
+class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One file of a dataset, as the manifest describes it."""
+
+    name: str
+    rows: Count
+    file_bytes: Count
+    footer_sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+    """SHA-256 of the end of the file: the footer, its length and the magic number."""
+    min_ts_ns: int | None = None
+    """Earliest time of a row; null without rows, and for a file that is no part."""
+    max_ts_ns: int | None = None
+    """Latest time of a row; null as `min_ts_ns` is."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that leads out of the folder; the error is a ValueError."""
+        if self.name != Path(self.name).name or not self.name.isprintable():
+            raise ValueError(f"{self.name[:80]!r} is not a name of a file in the folder")
+
+
+class _Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the manifest says of the trace."""
+
+    metadata: msgspec.Raw
+    extras: list[str]
+    """The extra columns that all parts have."""
+    parts: list[DatasetFile]
+    """In order of their rows."""
+    tables: list[DatasetFile]
+    """The objects and requests tables, if there are any."""
+
+
+class _Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The content of `dataset.json`."""
+
+    kvtrace_dataset: int
+    """Version of the layout."""
+    sha256: str
+    """SHA-256 of the bytes of `contents`."""
+    contents: msgspec.Raw
+
+
+def is_dataset(path: Path) -> bool:
+    """Return whether `path` is a dataset, or a part of one: parts without a manifest."""
+    return (path / MANIFEST).is_file() or (path.is_dir() and any(path.glob(_PARTS)))
+
+
+class DatasetReader(Reader):
+    """Reads the rows of a dataset, one part after another.
+
+    A row of a part that is refused is named by its part and its number there.
+    """
+
+    def __init__(self, path: Path, table: Table | None) -> None:
+        """Read the manifest of the folder `path`, and compare the sizes of its files."""
+        self.path, self.table = path, TRACE
+        if table not in (None, TRACE):
+            raise TraceError(
+                f"a trace dataset, where the table {table.name!r} is wanted", path=path
+            )
+        contents = _read_contents(path)
+        self.meta = metadata.decode(bytes(contents.metadata), path / MANIFEST)
+        self.extras = tuple(contents.extras)
+        self.parts, self.tables = contents.parts, contents.tables
+        self._check_manifest()
+        for file in (*self.parts, *self.tables):
+            _check_size(path / file.name, file)
+
+    def _check_manifest(self) -> None:
+        """Raise TraceError if the manifest contradicts itself."""
+        manifest, rows = self.path / MANIFEST, sum(part.rows for part in self.parts)
+        if self.meta.table != TRACE.name or self.meta.rows != rows or not self.parts:
+            message = (
+                f"its metadata says {self.meta.rows} rows of the table {self.meta.table!r}, but its"
+                f" {len(self.parts)} parts hold {rows} rows of a trace"
+            )
+            raise TraceError(message, path=manifest)
+        if unknown := set(self.extras) - {column.name for column in TRACE.extras}:
+            raise TraceError(f"a trace has no column {min(unknown)!r}", path=manifest)
+        end_ns = None
+        for part in self.parts:
+            begin_ns = part.min_ts_ns
+            if begin_ns is not None and end_ns is not None and begin_ns < end_ns:
+                raise TraceError(
+                    f"{part.name} begins at {begin_ns} ns, before the part in front of it ends"
+                    f" ({end_ns} ns): write the parts in order of time",
+                    path=manifest,
+                )
+            end_ns = end_ns if part.max_ts_ns is None else part.max_ts_ns
+
+    def check_files(self) -> None:
+        """Raise TraceError for the first file whose footer is not the one that was written."""
+        for index in range(len(self.parts)):
+            self.open_part(index)
+        for file in self.tables:
+            _check_footer(self.path / file.name, file)
+
+    def open_part(self, index: int) -> ParquetReader:
+        """Return a reader of a part; TraceError if it is not the file that was written."""
+        part = self.parts[index]
+        path = self.path / part.name
+        _check_size(path, part)
+        _check_footer(path, part)
+        reader = ParquetReader(path, TRACE)
+        if (reader.meta.rows, reader.extras) != (part.rows, self.extras):
+            message = f"has other rows or columns than {MANIFEST} says; restore the part"
+            raise TraceError(message, path=path)
+        return reader
+
+    def read(
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts in order."""
+        for index, part in enumerate(self.parts):
+            reader, part_check = self.open_part(index), check.start_file(self.path / part.name)
+            yield from self._with_times(part, reader.read(stored_names, names, part_check))
+            check.advance_file(part_check)
+
+    def read_ahead(
+        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of all parts in order, in batches of up to a row group."""
+        for index, part in enumerate(self.parts):
+            reader, part_check = self.open_part(index), check.start_file(self.path / part.name)
+            yield from self._with_times(part, reader.read_ahead(stored_names, names, part_check))
+            check.advance_file(part_check)
+
+    def _with_times(
+        self, part: DatasetFile, batches: Iterator[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield `batches`; TraceError if a row is outside the times that the manifest has of `part`.
+
+        A query of a time would have missed such a row.
+        """
+        row = 0
+        for batch in batches:
+            if "ts_ns" in batch.schema.names and batch.num_rows:
+                check_times(self.path / part.name, part, batch.column("ts_ns"), row)
+            row += batch.num_rows
+            yield batch
+
+
+def check_times(path: Path, part: DatasetFile, times: pa.Array, first_row: int) -> None:
+    """Raise TraceError if one of `times`, of rows from `first_row` on, is outside those of `part`."""
+    earliest, latest = pc.min_max(times).as_py().values()
+    begin_ns, end_ns = part.min_ts_ns, part.max_ts_ns
+    if begin_ns is None or end_ns is None or earliest < begin_ns or latest > end_ns:
+        message = (
+            f"a time of these rows is not within {begin_ns} to {end_ns} ns, as {MANIFEST} says"
+        )
+        raise TraceError(message, path=path, row=first_row, column="ts_ns")
+
+
+def _read_contents(folder: Path) -> _Contents:
+    """Return the contents of the manifest of `folder`; TraceError if they are not what was written."""
+    path = folder / MANIFEST
+    if not path.is_file():
+        if is_dataset(folder):
+            message = f"an incomplete trace dataset: {MANIFEST} is missing; copy or write it again"
+            raise TraceError(message, path=folder)
+        raise TraceError(f"a folder without {MANIFEST}: no trace dataset", path=folder)
+    misfit = "its manifest is damaged: {}"
+    manifest = read_json(path, _Manifest, misfit=misfit)
+    if manifest.kvtrace_dataset != MANIFEST_VERSION:
+        raise TraceError(
+            f"a dataset of version {manifest.kvtrace_dataset}, but this program reads version"
+            f" {MANIFEST_VERSION}; use the kvtrace that wrote it",
+            path=path,
+        )
+    data = bytes(manifest.contents)
+    if manifest.sha256 != hashlib.sha256(data).hexdigest():
+        raise TraceError("its manifest is damaged: it is not what was written", path=path)
+    try:
+        return msgspec.json.decode(data, type=_Contents)
+    except msgspec.DecodeError as error:
+        raise TraceError(misfit.format(error), path=path) from None
+
+
+def _check_size(path: Path, file: DatasetFile) -> None:
+    """Raise TraceError if the file at `path` is missing, or has another size than was written."""
+    if not path.is_file():
+        raise TraceError(f"missing, though {MANIFEST} lists it; restore the file", path=path)
+    size = path.stat().st_size
+    if size != file.file_bytes:
+        raise TraceError(
+            f"has {size} bytes, but {file.file_bytes} were written: truncated, or another file;"
+            " restore it",
+            path=path,
+        )
+
+
+def _check_footer(path: Path, file: DatasetFile) -> None:
+    """Raise TraceError if the footer of the file at `path` is not the one that was written."""
+    if footer_sha256(path) != file.footer_sha256:
+        message = f"not the file that {MANIFEST} lists: swapped or damaged; restore it"
+        raise TraceError(message, path=path)
+
+
+def footer_sha256(path: Path) -> str:
+    """Return the SHA-256 of the end of a Parquet file: the footer, its length, the magic number."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _FOOTER_END_BYTES))
+        footer_bytes = int.from_bytes(file.read(4), "little")
+        file.seek(max(0, size - _FOOTER_END_BYTES - footer_bytes))
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+class DatasetEncoder:
+    """Writes row groups to the parts of a dataset, and its manifest."""
+
+    def __init__(self, folder: Path, table: Table, extras: tuple[str, ...], meta: Metadata) -> None:
+        """Write parts into `folder`, with `meta` but for the rows and the counters of the trace."""
+        self._folder, self._table, self._extras = folder, table, extras
+        self._part_meta, self._meta = meta, meta
+        self._parts: list[DatasetFile] = []
+        self._encoder: ParquetEncoder | None = None
+        self._part_rows = self._first_row = 0
+        self._times_ns: list[int] = []
+
+    def write(self, table: pa.Table) -> None:
+        """Write `table` as a row group, or as several where a part ends within it."""
+        start = 0
+        while start < table.num_rows:
+            rows = table.slice(start, PART_ROWS - self._part_rows)
+            encoder = self._encoder = self._encoder or self._start_part()
+            encoder.write(rows)
+            self._times_ns += pc.min_max(rows.column("ts_ns")).as_py().values()
+            self._part_rows += rows.num_rows
+            start += rows.num_rows
+            if self._part_rows == PART_ROWS:
+                self._end_part(encoder)
+
+    def _start_part(self) -> ParquetEncoder:
+        return ParquetEncoder(self._part_path, self._table, self._extras)
+
+    @property
+    def _part_path(self) -> Path:
+        return self._folder / f"part-{len(self._parts):05}.parquet"
+
+    def _end_part(self, encoder: ParquetEncoder) -> None:
+        note = f"a part of a trace dataset, from its row {self._first_row} on: not a whole trace"
+        encoder.finish(
+            msgspec.structs.replace(
+                self._part_meta, rows=self._part_rows, notes=[note, *self._part_meta.notes]
+            )
+        )
+        encoder.close()
+        times_ns = (min(self._times_ns), max(self._times_ns)) if self._times_ns else (None, None)
+        self._parts.append(_file_facts(self._part_path, self._part_rows, *times_ns))
+        self._first_row += self._part_rows
+        self._encoder, self._part_rows, self._times_ns = None, 0, []
+
+    def finish(self, meta: Metadata) -> None:
+        """End the last part; the manifest gets `meta`."""
+        if self._encoder is not None or not self._parts:
+            self._end_part(self._encoder or self._start_part())
+        self._meta = meta
+
+    def close(self) -> None:
+        """Close the part that is being written."""
+        if self._encoder is not None:
+            self._encoder.close()
+
+    def write_manifest(self) -> None:
+        """Write the manifest; the other tables of the trace must be complete."""
+        tables = [
+            _file_facts(path, open_file(path).meta.rows or 0)
+            for path in (objects_path(self._folder), requests_path(self._folder))
+            if path.is_file()
+        ]
+        contents = _Contents(
+            msgspec.Raw(metadata.encode(self._meta)), list(self._extras), self._parts, tables
+        )
+        text = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+        manifest = _Manifest(MANIFEST_VERSION, hashlib.sha256(text).hexdigest(), msgspec.Raw(text))
+        write_text(self._folder / MANIFEST, msgspec.json.encode(manifest).decode() + "\n")
+
+
+def _file_facts(
+    path: Path, rows: int, min_ts_ns: int | None = None, max_ts_ns: int | None = None
+) -> DatasetFile:
+    size = path.stat().st_size
+    return DatasetFile(path.name, rows, size, footer_sha256(path), min_ts_ns, max_ts_ns)
+
+
+@contextmanager
+def create_dataset(folder: Path, meta: Metadata, extras: tuple[str, ...] = ()) -> Iterator[Writer]:
+    """Yield a writer of the parts of the dataset in `folder`, a folder that `staged` made.
+
+    Its manifest is written at the end, when the other tables of the trace must be in the folder.
+    """
+    described = msgspec.structs.replace(
+        meta, table=TRACE.name, schema_version=TRACE.version(extras)
+    )
+    encoder = DatasetEncoder(folder, TRACE, extras, described)
+    with closing(encoder):
+        writer = Writer(TRACE, meta, encoder, extras)
+        yield writer
+        writer.finish()
+    encoder.write_manifest()
+
+
+@contextmanager
+def staged(path: Path) -> Iterator[Path]:
+    """Yield the path under which to write the trace for `path` and its other tables.
+
+    A file is written aside by `create`, so that path is `path` itself. For a dataset it is a new
+    folder, which gets its name `path` once the block has succeeded. A dataset of that name is
+    replaced then.
+
+    DeviceError if there is another file or folder of that name, or the disk reports an error.
+    """
+    if not is_folder(path):
+        yield path
+        return
+    if not path.parent.is_dir():
+        raise DeviceError(f"{path.parent}: no such directory; create it first")
+    _refuse_foreign_files(path)
+    try:
+        with temporary_folder(".kvtrace-", path.parent) as scratch:
+            folder = scratch / path.name
+            folder.mkdir()
+            yield folder
+            _rename(folder, path, scratch / "replaced")
+    except OSError as error:
+        if error.errno is None:
+            raise  # Arrow's, such as that zstd lacks memory
+        raise DeviceError(f"cannot write {path}: {error.strerror or error}") from error
+
+
+def staged_path(file: Path, trace: Path, place: Path) -> Path:
+    """Return the path under which to write `file`, which may be in the folder of `trace`.
+
+    `place` is what `staged` yielded for `trace`.
+    """
+    return place / file.name if place != trace and file.parent == trace else file
+
+
+def _rename(folder: Path, path: Path, replaced: Path) -> None:
+    """Rename `folder` to `path`, and a dataset that has that name to `replaced`."""
+    if not is_dataset(path):
+        folder.replace(path)
+        return
+    path.rename(replaced)
+    try:
+        folder.rename(path)
+    except OSError:
+        replaced.rename(path)
+        raise
+
+
+def _refuse_foreign_files(path: Path) -> None:
+    """Raise DeviceError if at `path` is anything but an empty folder or a dataset."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise DeviceError(f"{path} is not a folder; name a new one, or a file *.parquet")
+    files = {entry.name for entry in path.iterdir()}
+    if files:
+        with suppress(TraceError):
+            contents = _read_contents(path)
+            files -= {MANIFEST, *(file.name for file in (*contents.parts, *contents.tables))}
+    if files:
+        raise DeviceError(
+            f"{path} holds other files than a trace dataset, such as {min(files)}; name a new or"
+            " empty folder"
+        )
