@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from kvtrace.core.errors import KvError
+from kvtrace.core.files import MANIFEST
 
 
 def presets(incomplete: str) -> list[str]:
@@ -42,7 +43,8 @@ def tiers(incomplete: str) -> list[str]:
     # bash has it in the first variable, zsh and fish in the second.
     line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
     for path in map(Path, line.split()):
-        if path.name.endswith((".parquet", ".csv.zst")) and path.is_file():
+        is_file = path.name.endswith((".parquet", ".csv.zst")) and path.is_file()
+        if is_file or (path / MANIFEST).is_file():
             try:
                 names = kvtrace.read_trace(path).tiers
             except KvError:

@@ -57,7 +57,7 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.run.run_file import OPS_FILE, find_run
 from kvtrace.core.schema import MOST_BYTES, OPS, TRACE
-from kvtrace.core.tables import Reader, objects_path, open_table
+from kvtrace.core.tables import Reader, is_dataset, objects_path, open_table
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes
 
@@ -136,7 +136,7 @@ def write_oplogs(
         ExitStack() as stack,
     ):
         db = stack.enter_context(connect(folder))
-        file = source / OPS_FILE if source.is_dir() else source
+        file = source if _is_one_table(source) else source / OPS_FILE
         reader = open_table(file)
         is_measured = reader.table is OPS
         # A run holds no names of objects; an imported one has its trace, with names, next to it.
@@ -334,9 +334,14 @@ def _ns(name: str) -> str:
     )
 
 
+def _is_one_table(path: Path) -> bool:
+    """Return whether `path` is a file or a trace dataset, and not the folder of a run."""
+    return is_dataset(path) or not path.is_dir()
+
+
 def can_log(path: Path) -> bool:
     """Return whether `path` holds operations on objects: a trace, a run's folder or its ops."""
-    if path.is_dir():
+    if not _is_one_table(path):
         return (path / OPS_FILE).is_file()
     return path.suffix != ".json" and open_table(path).table in (TRACE, OPS)
 

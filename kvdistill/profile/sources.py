@@ -190,11 +190,11 @@ def _read_profile(file: Path, tier: str | None) -> Profile:
 
 
 def file_of(path: Path) -> Path:
-    """Return the file to read for the source at `path`, which may be a folder.
+    """Return the file or trace dataset to read for the source at `path`, which may be a folder.
 
     ConfigError if the folder holds none.
     """
-    if not path.is_dir():
+    if not path.is_dir() or tables.is_dataset(path):
         return path
     refuse_unfinished_runs(path)
     for name in _IN_FOLDER:

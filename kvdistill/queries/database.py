@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib import resources
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from kvtrace.core import duckdb, pa, pq, table_files, tables
-from kvtrace.core.errors import ConfigError, OutOfMemory
+from kvtrace.core.errors import ConfigError, KvError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.memory import available_bytes
 from kvtrace.core.run.probe_file import find_probe
@@ -41,6 +42,9 @@ from kvtrace.core.signals import stopped_by_signals
 from kvtrace.core.tables import DatasetReader
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import format_bytes, parse_duration_ns
+
+if TYPE_CHECKING:
+    from kvdistill.queries.dataset_view import DatasetView
 
 Row = dict[str, Any]
 """A row of a query's result by column name; the query determines columns and types."""
@@ -75,7 +79,7 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         limit_bytes = memory_limit_bytes()
         connection = open_connection(folder, limit_bytes)
         try:
-            with stopped_by_signals(connection.interrupt):
+            with stopped_by_signals(connection.interrupt), _naming_damage(connection):
                 yield connection
         except duckdb.OutOfMemoryException as error:
             # This operator cannot spill.
@@ -87,6 +91,33 @@ def connect(scratch: Path | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
             raise OutOfMemory(reason) from None
         finally:
             connection.close()
+
+
+@contextmanager
+def _naming_damage(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Replace any error that follows from a damaged dataset by the error that names the damage."""
+    try:
+        yield
+    except Exception:
+        if (damage := damage_of(connection)) is not None:
+            raise damage from None
+        raise
+
+
+def damage_of(connection: duckdb.DuckDBPyConnection) -> KvError | None:
+    """Return the error of a dataset that a query of `connection` could not read; None if there is
+    none.
+
+    DuckDB says of it only that a stream failed.
+    """
+    views = _dataset_views.get(connection, ())
+    return next((view.error for view in views if view.error is not None), None)
+
+
+_dataset_views: WeakKeyDictionary[duckdb.DuckDBPyConnection, list[DatasetView]] = (
+    WeakKeyDictionary()
+)
+"""The trace datasets that each connection reads."""
 
 
 def memory_limit_bytes() -> int:
@@ -335,7 +366,9 @@ def _register_dataset(db: duckdb.DuckDBPyConnection, reader: DatasetReader, name
     # The module is a part of Arrow, which other sources do not need.
     from kvdistill.queries.dataset_view import DatasetView
 
-    db.register(name, DatasetView(reader))
+    view = DatasetView(reader)
+    _dataset_views.setdefault(db, []).append(view)
+    db.register(name, view)
     return _Rows(name, frozenset(reader.extras))
 
 

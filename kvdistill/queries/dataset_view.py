@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from pathlib import Path
 
 from kvtrace.core import np, pa, pa_dataset, pa_fs, pc
 from kvtrace.core.dataset import check_times
-from kvtrace.core.errors import KvError
+from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.schema import TRACE, arrow_schema
 from kvtrace.core.table_files import RowCheck
 from kvtrace.core.tables import DatasetReader
@@ -87,22 +88,21 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
     ) -> Iterator[pa.RecordBatch]:
         """Yield all rows of the row groups that may fulfil `condition`, with their numbers."""
         reader = self._reader
-        whole_check, first_row = RowCheck(TRACE, reader.meta, reader.path), 0
+        check, first_row = RowCheck(TRACE, reader.meta, reader.path), 0
         for index, part in enumerate(reader.parts):
             fragments = list(self._parts[index].get_fragments(condition)) if part.rows else []
             for fragment in fragments:
+                path = reader.path / part.name
                 # The footer is verified before Arrow reads its statistics.
-                file, path = reader.open_part(index), reader.path / part.name
+                file, part_check = reader.open_part(index), check.start_file(path)
                 groups = [group.id for group in self._groups(fragment, condition)]
-                check = whole_check.start_file(path)
-                with closing(file.read_groups(groups, stored_names, stored_names, check)) as read:
-                    for batches, group_check in read:
-                        row = group_check.row - sum(batch.num_rows for batch in batches)
-                        for batch in batches:
-                            if "ts_ns" in stored_names:
-                                check_times(path, part, batch.column("ts_ns"), row)
-                            yield _with_row_numbers(batch, first_row + row)
-                            row += batch.num_rows
+                with closing(
+                    file.read_groups(groups, stored_names, stored_names, part_check)
+                ) as unpacked_groups:
+                    for row, batch in _numbered(path, unpacked_groups):
+                        if "ts_ns" in stored_names:
+                            check_times(path, part, batch.column("ts_ns"), row)
+                        yield _with_row_numbers(batch, first_row + row)
             first_row += part.rows
 
     def _groups(
@@ -120,3 +120,20 @@ def _with_row_numbers(batch: pa.RecordBatch, first_row: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [*batch.columns, numbers], schema=batch.schema.append(pa.field(ROW, pa.int64()))
     )
+
+
+def _numbered(
+    path: Path, unpacked_groups: Iterator[tuple[list[pa.RecordBatch], RowCheck]]
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Yield the batches of row groups, each with the number of its first row in the file `path`."""
+    try:
+        for batches, check in unpacked_groups:
+            row = check.row - sum(batch.num_rows for batch in batches)
+            for batch in batches:
+                yield row, batch
+                row += batch.num_rows
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        first_line = str(error).strip().split("\n")[0]
+        raise TraceError(f"damaged: {first_line}", path=path) from None

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from kvdistill.queries.database import connect, literal, register
+from kvdistill.queries.database import connect, damage_of, literal, register
 from kvtrace.core import duckdb, pa
 from kvtrace.core.config import nearest
 from kvtrace.core.errors import ConfigError
@@ -45,7 +45,7 @@ def run_statement(
                 f"this query reads the view{'s' if len(missing) > 1 else ''} {', '.join(missing)},"
                 f" but the files hold only {', '.join(names)}"
             )
-        with _convert_errors(names):
+        with _convert_errors(db, names):
             kinds = [parsed.type for parsed in db.extract_statements(statement)]
             if kinds != [duckdb.StatementType.SELECT]:
                 raise ConfigError(
@@ -69,14 +69,16 @@ def _opened(paths: Sequence[Path]) -> Iterator[tuple[duckdb.DuckDBPyConnection, 
 
 
 @contextmanager
-def _convert_errors(names: Sequence[str]) -> Iterator[None]:
-    """Convert errors of DuckDB to a ConfigError that lists the views."""
+def _convert_errors(db: duckdb.DuckDBPyConnection, names: Sequence[str]) -> Iterator[None]:
+    """Convert errors of DuckDB to a ConfigError that lists the views, or to that of a damaged file."""
     try:
         yield
     except (duckdb.OutOfMemoryException, duckdb.InterruptException):
         # `connect` converts the first, and the command line ends at the second.
         raise
     except duckdb.Error as error:
+        if (damage := damage_of(db)) is not None:
+            raise damage from None
         # DuckDB's last lines repeat the statement.
         message = " ".join(str(error).partition("\nLINE ")[0].split())
         raise ConfigError(f"SQL: {message} (views here: {', '.join(names)})") from None
@@ -111,7 +113,7 @@ class Shell:
 
         ConfigError if DuckDB rejects one, also while its result is read.
         """
-        with _convert_errors(self.names):
+        with _convert_errors(self.connection, self.names):
             for statement in self.connection.extract_statements(text):
                 if statement.type == duckdb.StatementType.SELECT:
                     relation = self.connection.sql(statement.query)

@@ -80,7 +80,7 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
     ConfigError if the folder holds nothing to report. TraceError if the file is damaged or holds no
     trace or ops.
     """
-    if path.is_dir():
+    if path.is_dir() and not tables.is_dataset(path):
         refuse_unfinished_runs(path)
         if (
             not (path / OPS_FILE).is_file()

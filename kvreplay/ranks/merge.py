@@ -169,7 +169,7 @@ def _build_run(order: Ordered, rank_runs: Sequence[RankRun], because: str | None
     summary = msgspec.structs.replace(summary, figures=figures)
     path = Path(order.trace)
     is_whole = all(rank_run.report.is_whole for rank_run in rank_runs) and len(runs) == order.count
-    metadata = open_table(path, TRACE).meta if path.is_file() else first.trace.metadata
+    metadata = open_table(path, TRACE).meta if path.exists() else first.trace.metadata
     status, reason = _status(rank_runs, because)
     config = msgspec.to_builtins(order.config)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -34,7 +33,7 @@ from kvtrace.core.run.run_file import (
     DeviceIo,
     RunFile,
 )
-from kvtrace.core.tables import objects_path
+from kvtrace.core.tables import is_dataset, objects_path, trace_sha256
 
 
 def recover(path: Path, trace: Path | None = None) -> FinishedRun:
@@ -106,10 +105,10 @@ def _setting(begun: PartialRunFile, path: Path, trace: Path | None) -> Setting:
             f"{path}: its configuration is of another version of kvreplay: {error}"
         ) from None
     where = trace or Path(begun.running.trace)
-    need_file(where, "; name the replayed trace with --trace")
+    if not is_dataset(where):
+        need_file(where, "; name the replayed trace with --trace")
     setting = settle(config, where, path, begun.argv, repeats=begun.window.planned_repeats)
-    with where.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = trace_sha256(where)
     if begun.trace.sha256 is not None and digest != begun.trace.sha256:
         raise TraceError(
             f"not the trace that was replayed; name that one with {named('trace')} (SHA-256"

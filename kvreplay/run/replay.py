@@ -7,7 +7,6 @@ clock that ends a run (`--duration`), and replays that start together.
 from __future__ import annotations
 
 import gc
-import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
@@ -76,7 +75,7 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import BLOCKS
 from kvtrace.core.signals import INTERRUPTED
-from kvtrace.core.tables import create
+from kvtrace.core.tables import create, trace_sha256
 from kvtrace.core.units import format_bytes
 
 NOTED_UNREAD_SHARE = 0.01
@@ -222,8 +221,7 @@ class _Run:
                 # How far drives are written, for later runs.
                 for drive, region in laid_out.filled:
                     drive.note_written(region)
-            with setting.trace.open("rb") as file:
-                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            digest = trace_sha256(setting.trace)
             has_events = not config.is_histograms_only
             probes = probing(
                 setting.tiers, output, is_wanted=config.is_probed, has_events=has_events

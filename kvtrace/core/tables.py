@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from pathlib import Path
 
 from kvtrace.core.dataset import DatasetReader, create_dataset, is_dataset, staged, staged_path
+from kvtrace.core.files import MANIFEST
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.page_checksums import verify_pages
 from kvtrace.core.schema import TRACE, Table
@@ -42,6 +44,7 @@ __all__ = [
     "requests_path",
     "staged",
     "staged_path",
+    "trace_sha256",
 ]
 
 
@@ -67,6 +70,12 @@ def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """
     path = Path(path)
     return DatasetReader(path, table) if path.is_dir() else open_file(path, table)
+
+
+def trace_sha256(trace: Path) -> str:
+    """Return the SHA-256 of the trace file; of a dataset, that of its manifest."""
+    with (trace / MANIFEST if trace.is_dir() else trace).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def open_verified(path: Path | str, table: Table | None = None) -> Reader:
