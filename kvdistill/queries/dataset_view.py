@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvtrace.core import np, pa, pa_dataset, pa_fs, pc
@@ -22,6 +23,18 @@ from kvtrace.core.tables import DatasetReader
 
 ROW = "row"
 """The column of row numbers, which count through all parts from 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What DuckDB uses of an Arrow scanner, without the batches that it reads ahead."""
+
+    projected_schema: pa.Schema
+    batches: Iterator[pa.RecordBatch]
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return the rows as a stream."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.batches)
 
 
 class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
@@ -60,12 +73,12 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
     def scanner(
         self,
         columns: Sequence[str] | None = None,
-        filter: pc.Expression | None = None,  # noqa: A002
-    ) -> pa_dataset.Scanner:
-        """Return a scanner of `columns` (default: all) in the rows that fulfil `filter`, in order."""
+        filter: pc.Expression | None = None,  # noqa: A002 - of Arrow's interface
+    ) -> _Scan:
+        """Return a scan of `columns` (default: all) of the rows that fulfil `filter`, in order."""
         names = self._schema.names if columns is None else list(columns)
         schema = pa.schema([self._schema.field(name) for name in names])
-        return pa_dataset.Scanner.from_batches(self._batches(names, filter), schema=schema)
+        return _Scan(schema, self._batches(names, filter))
 
     def _batches(
         self, names: Sequence[str], condition: pc.Expression | None

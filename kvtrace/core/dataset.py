@@ -296,7 +296,10 @@ class DatasetEncoder:
         note = f"a part of a trace dataset, from its row {self._first_row} on: not a whole trace"
         encoder.finish(
             msgspec.structs.replace(
-                self._part_meta, rows=self._part_rows, notes=[note, *self._part_meta.notes]
+                self._part_meta,
+                rows=self._part_rows,
+                stats=None,
+                notes=[note, *self._part_meta.notes],
             )
         )
         encoder.close()
