@@ -14,11 +14,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvtrace.core import np, pa, pa_dataset, pa_fs, pc
-from kvtrace.core.dataset import check_times
+from kvtrace.core import np, pa, pa_dataset, pc
 from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.schema import TRACE, arrow_schema
-from kvtrace.core.table_files import RowCheck
+from kvtrace.core.table_files import RowCheck, first_line
 from kvtrace.core.tables import DatasetReader
 
 ROW = "row"
@@ -46,24 +45,16 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
         self._schema = arrow_schema(TRACE, reader.extras).append(pa.field(ROW, pa.int64()))
         self.error: KvError | None = None
         """The error that ended a scan; DuckDB converts it to one of its own."""
-        files, file_format = pa_fs.LocalFileSystem(), pa_dataset.ParquetFileFormat()
-        time = pc.field("ts_ns")
-        self._parts = [
-            pa_dataset.FileSystemDataset(
-                [
-                    file_format.make_fragment(
-                        str(reader.path / part.name),
-                        filesystem=files,
-                        partition_expression=(time >= part.min_ts_ns) & (time <= part.max_ts_ns),
-                    )
-                ],
-                self._schema,
-                file_format,
-                files,
-            )
-            for part in reader.parts
-        ]
+        self._parts = [self._as_dataset(index) for index in range(len(reader.parts))]
         """Each part as a dataset of its own, which knows its times without opening the file."""
+
+    def _as_dataset(self, index: int) -> pa_dataset.FileSystemDataset:
+        files, path = self._reader.part_source(index)
+        part, time = self._reader.parts[index], pc.field("ts_ns")
+        parquet = pa_dataset.ParquetFileFormat()
+        times = (time >= part.min_ts_ns) & (time <= part.max_ts_ns)
+        fragment = parquet.make_fragment(path, filesystem=files, partition_expression=times)
+        return pa_dataset.FileSystemDataset([fragment], self._schema, parquet, files)
 
     @property
     def schema(self) -> pa.Schema:
@@ -105,7 +96,7 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
         for index, part in enumerate(reader.parts):
             fragments = list(self._parts[index].get_fragments(condition)) if part.rows else []
             for fragment in fragments:
-                path = reader.path / part.name
+                path = reader.part_path(index)
                 # The footer is verified before Arrow reads its statistics.
                 file, part_check = reader.open_part(index), check.start_file(path)
                 groups = [group.id for group in self._groups(fragment, condition)]
@@ -114,7 +105,7 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
                 ) as unpacked_groups:
                     for row, batch in _numbered(path, unpacked_groups):
                         if "ts_ns" in stored_names:
-                            check_times(path, part, batch.column("ts_ns"), row)
+                            reader.check_times(index, batch.column("ts_ns"), row)
                         yield _with_row_numbers(batch, first_row + row)
             first_row += part.rows
 
@@ -148,5 +139,4 @@ def _numbered(
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, MemoryError):
             raise
-        first_line = str(error).strip().split("\n")[0]
-        raise TraceError(f"damaged: {first_line}", path=path) from None
+        raise TraceError(f"damaged, or not readable: {first_line(error)}", path=path) from None

@@ -19,14 +19,15 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
-from kvtrace.core import metadata, pa, pc
+from kvtrace.core import metadata, pa, pa_fs, pc, pq
 from kvtrace.core.errors import DeviceError, TraceError
 from kvtrace.core.files import MANIFEST, read_json, write_text
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.remote import RemoteFolder, remote_folder
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.table_files import (
@@ -35,6 +36,7 @@ from kvtrace.core.table_files import (
     Reader,
     RowCheck,
     Writer,
+    first_line,
     is_folder,
     objects_path,
     open_file,
@@ -117,8 +119,11 @@ class DatasetReader(Reader):
         self.extras = tuple(contents.extras)
         self.parts, self.tables = contents.parts, contents.tables
         self._check_manifest()
-        for file in (*self.parts, *self.tables):
-            _check_size(path / file.name, file)
+        self._remote = remote_folder(path)
+        """Where the parts are, unless they are in the folder."""
+        # Each size in S3 would be a request: the part is compared when it is opened.
+        for file in self.tables if self._remote else (*self.parts, *self.tables):
+            _check_local_size(path / file.name, file)
 
     def _check_manifest(self) -> None:
         """Raise TraceError if the manifest contradicts itself."""
@@ -147,15 +152,32 @@ class DatasetReader(Reader):
         for index in range(len(self.parts)):
             self.open_part(index)
         for file in self.tables:
-            _check_footer(self.path / file.name, file)
+            _check_local_footer(self.path / file.name, file)
+
+    def part_path(self, index: int) -> Path:
+        """Return the path of a part, which may be in S3."""
+        name = self.parts[index].name
+        return self._remote.path(name) if self._remote else self.path / name
+
+    def part_source(self, index: int) -> tuple[pa_fs.FileSystem, str]:
+        """Return the file system of a part for Arrow, and its path there."""
+        name = self.parts[index].name
+        if self._remote:
+            return self._remote.files, f"{self._remote.place}/{name}"
+        return pa_fs.LocalFileSystem(), str(self.path / name)
 
     def open_part(self, index: int) -> ParquetReader:
         """Return a reader of a part; TraceError if it is not the file that was written."""
-        part = self.parts[index]
-        path = self.path / part.name
-        _check_size(path, part)
-        _check_footer(path, part)
-        reader = ParquetReader(path, TRACE)
+        part, path = self.parts[index], self.part_path(index)
+        if self._remote:
+            with self._remote.open(part.name) as file:
+                _check_size(path, part, file.size())
+                _check_footer(path, part, file)
+            reader: ParquetReader = RemoteParquetReader(self._remote, part.name)
+        else:
+            _check_local_size(path, part)
+            _check_local_footer(path, part)
+            reader = ParquetReader(path, TRACE)
         if (reader.meta.rows, reader.extras) != (part.rows, self.extras):
             message = f"has other rows or columns than {MANIFEST} says; restore the part"
             raise TraceError(message, path=path)
@@ -165,44 +187,90 @@ class DatasetReader(Reader):
         self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts in order."""
-        for index, part in enumerate(self.parts):
-            reader, part_check = self.open_part(index), check.start_file(self.path / part.name)
-            yield from self._with_times(part, reader.read(stored_names, names, part_check))
+        for index in range(len(self.parts)):
+            reader, part_check = self.open_part(index), check.start_file(self.part_path(index))
+            yield from self._with_times(index, reader.read(stored_names, names, part_check))
             check.advance_file(part_check)
 
     def read_ahead(
         self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of all parts in order, in batches of up to a row group."""
-        for index, part in enumerate(self.parts):
-            reader, part_check = self.open_part(index), check.start_file(self.path / part.name)
-            yield from self._with_times(part, reader.read_ahead(stored_names, names, part_check))
+        for index in range(len(self.parts)):
+            reader, part_check = self.open_part(index), check.start_file(self.part_path(index))
+            yield from self._with_times(index, reader.read_ahead(stored_names, names, part_check))
             check.advance_file(part_check)
 
     def _with_times(
-        self, part: DatasetFile, batches: Iterator[pa.RecordBatch]
+        self, index: int, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
-        """Yield `batches`; TraceError if a row is outside the times that the manifest has of `part`.
-
-        A query of a time would have missed such a row.
-        """
+        """Yield `batches` of a part, whose times are checked if they are among the columns."""
         row = 0
         for batch in batches:
-            if "ts_ns" in batch.schema.names and batch.num_rows:
-                check_times(self.path / part.name, part, batch.column("ts_ns"), row)
+            if "ts_ns" in batch.schema.names:
+                self.check_times(index, batch.column("ts_ns"), row)
             row += batch.num_rows
             yield batch
 
+    def check_times(self, index: int, times: pa.Array, first_row: int) -> None:
+        """Raise TraceError if one of `times`, of rows of a part from `first_row` on, is not within
+        the times that the manifest has of the part.
 
-def check_times(path: Path, part: DatasetFile, times: pa.Array, first_row: int) -> None:
-    """Raise TraceError if one of `times`, of rows from `first_row` on, is outside those of `part`."""
-    earliest, latest = pc.min_max(times).as_py().values()
-    begin_ns, end_ns = part.min_ts_ns, part.max_ts_ns
-    if begin_ns is None or end_ns is None or earliest < begin_ns or latest > end_ns:
-        message = (
-            f"a time of these rows is not within {begin_ns} to {end_ns} ns, as {MANIFEST} says"
+        A query of a time would have missed such a row.
+        """
+        if not len(times):
+            return
+        begin_ns, end_ns = self.parts[index].min_ts_ns, self.parts[index].max_ts_ns
+        earliest, latest = pc.min_max(times).as_py().values()
+        if begin_ns is None or end_ns is None or earliest < begin_ns or latest > end_ns:
+            raise TraceError(
+                f"a time of these rows is not within {begin_ns} to {end_ns} ns, as {MANIFEST} says",
+                path=self.part_path(index),
+                row=first_row,
+                column="ts_ns",
+            )
+
+
+class RemoteParquetReader(ParquetReader):
+    """Reads a part of a dataset in S3, by row groups."""
+
+    def __init__(self, folder: RemoteFolder, name: str) -> None:
+        """Open the file `name` in `folder`, and read its footer."""
+        self._folder, self._name = folder, name
+        super().__init__(folder.path(name), TRACE)
+
+    def _open(self, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
+        # The columns of a row group are fetched together: each request takes some 10 ms.
+        return pq.ParquetFile(
+            self._folder.open(self._name),
+            metadata=footer,
+            page_checksum_verification=True,
+            pre_buffer=True,
         )
-        raise TraceError(message, path=path, row=first_row, column="ts_ns")
+
+    def _file_bytes(self) -> int:
+        with self._folder.open(self._name) as file:
+            return int(file.size())
+
+    def read(
+        self,
+        stored_names: Sequence[str],
+        names: Sequence[str],
+        check: RowCheck,
+        first_group: int = 0,
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from the row group `first_group` on, in batches of up to a row group."""
+        groups = range(first_group, self.row_groups)
+        try:
+            with closing(self.read_groups(groups, stored_names, names, check)) as unpacked_groups:
+                for batches, group_check in unpacked_groups:
+                    check.advance(group_check)
+                    yield from batches
+        except (pa.ArrowException, OSError) as error:
+            if isinstance(error, MemoryError):
+                raise
+            message = f"damaged after this row, or not readable: {first_line(error)}"
+            raise TraceError(message, path=self.path, row=check.row) from None
 
 
 def _read_contents(folder: Path) -> _Contents:
@@ -230,11 +298,14 @@ def _read_contents(folder: Path) -> _Contents:
         raise TraceError(misfit.format(error), path=path) from None
 
 
-def _check_size(path: Path, file: DatasetFile) -> None:
+def _check_local_size(path: Path, file: DatasetFile) -> None:
     """Raise TraceError if the file at `path` is missing, or has another size than was written."""
     if not path.is_file():
         raise TraceError(f"missing, though {MANIFEST} lists it; restore the file", path=path)
-    size = path.stat().st_size
+    _check_size(path, file, path.stat().st_size)
+
+
+def _check_size(path: Path, file: DatasetFile, size: int) -> None:
     if size != file.file_bytes:
         raise TraceError(
             f"has {size} bytes, but {file.file_bytes} were written: truncated, or another file;"
@@ -243,21 +314,25 @@ def _check_size(path: Path, file: DatasetFile) -> None:
         )
 
 
-def _check_footer(path: Path, file: DatasetFile) -> None:
+def _check_local_footer(path: Path, file: DatasetFile) -> None:
     """Raise TraceError if the footer of the file at `path` is not the one that was written."""
-    if footer_sha256(path) != file.footer_sha256:
+    with path.open("rb") as data:
+        _check_footer(path, file, data)
+
+
+def _check_footer(path: Path, file: DatasetFile, data: BinaryIO) -> None:
+    if footer_sha256(data) != file.footer_sha256:
         message = f"not the file that {MANIFEST} lists: swapped or damaged; restore it"
         raise TraceError(message, path=path)
 
 
-def footer_sha256(path: Path) -> str:
+def footer_sha256(file: BinaryIO) -> str:
     """Return the SHA-256 of the end of a Parquet file: the footer, its length, the magic number."""
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _FOOTER_END_BYTES))
-        footer_bytes = int.from_bytes(file.read(4), "little")
-        file.seek(max(0, size - _FOOTER_END_BYTES - footer_bytes))
-        return hashlib.sha256(file.read()).hexdigest()
+    size = file.seek(0, os.SEEK_END)
+    file.seek(max(0, size - _FOOTER_END_BYTES))
+    footer_bytes = int.from_bytes(file.read(4), "little")
+    file.seek(max(0, size - _FOOTER_END_BYTES - footer_bytes))
+    return hashlib.sha256(file.read()).hexdigest()
 
 
 class DatasetEncoder:
@@ -337,8 +412,9 @@ class DatasetEncoder:
 def _file_facts(
     path: Path, rows: int, min_ts_ns: int | None = None, max_ts_ns: int | None = None
 ) -> DatasetFile:
-    size = path.stat().st_size
-    return DatasetFile(path.name, rows, size, footer_sha256(path), min_ts_ns, max_ts_ns)
+    with path.open("rb") as data:
+        digest = footer_sha256(data)
+    return DatasetFile(path.name, rows, path.stat().st_size, digest, min_ts_ns, max_ts_ns)
 
 
 @contextmanager

@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,7 +52,9 @@ class TraceError(KvError):
         `row` is the data row from 0, or, in a text file, the line from 1.
         """
         self.message, self.path, self.row, self.column = message, path, row, column
-        position = [str(path)] if path is not None else []
+        # pathlib makes s3:/bucket of s3://bucket.
+        name = re.sub("^s3:/+", "s3://", str(path))
+        position = [name] if path is not None else []
         if row is not None:
             position.append(f"row {row}")
         if column is not None:

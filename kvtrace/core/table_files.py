@@ -230,7 +230,7 @@ class ParquetReader(Reader):
             raise
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise TraceError(
-                f"not a readable Parquet file: {_first_line(error)}", path=path
+                f"not a readable Parquet file: {first_line(error)}", path=path
             ) from None
         pairs = self._file.metadata.metadata or {}
         if META_KEY not in pairs:
@@ -256,9 +256,13 @@ class ParquetReader(Reader):
             self.path, metadata=footer, page_checksum_verification=True, pre_buffer=False
         )
 
+    def _file_bytes(self) -> int:
+        """Return the size of the file."""
+        return self.path.stat().st_size
+
     def _check_footer(self) -> None:
         """Raise TraceError if the numbers of rows and bytes in the footer contradict each other."""
-        footer, size = self._file.metadata, self.path.stat().st_size
+        footer, size = self._file.metadata, self._file_bytes()
         if self.meta.rows != footer.num_rows:
             raise TraceError(
                 f"its metadata says {self.meta.rows} rows, but it holds {footer.num_rows}",
@@ -328,7 +332,7 @@ class ParquetReader(Reader):
         except MemoryError:
             raise
         except (pa.ArrowException, OSError) as error:
-            message = f"damaged after this row: {_first_line(error)}"
+            message = f"damaged after this row: {first_line(error)}"
             raise TraceError(message, path=self.path, row=check.row) from None
 
     def read_ahead(
@@ -353,6 +357,11 @@ class ParquetReader(Reader):
                     return
                 check.advance(group_check)
                 yield from batches
+
+    @property
+    def row_groups(self) -> int:
+        """The number of row groups."""
+        return int(self._file.num_row_groups)
 
     def read_groups(
         self,
@@ -486,7 +495,7 @@ class RowCheck:
             # Arrow does not check the text of a file. This call finds bytes that are not UTF-8.
             array.validate(full=True)
         except pa.ArrowException as error:
-            message = f"damaged from here on: {_first_line(error)}"
+            message = f"damaged from here on: {first_line(error)}"
             raise self._error_at(0, column, message) from None
         return self._encode_values(array, column) if column.type == "enum" else array
 
@@ -574,7 +583,8 @@ def table_of(meta: Metadata, expected: Table | None, path: Path) -> Table:
     return tables[meta.table]
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of the text of `error`."""
     return str(error).strip().split("\n")[0]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvtrace.core import pa, pc, pl
+from kvtrace.core import pa, pa_dataset, pa_fs, pc, pl
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.files import aside
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -340,7 +340,7 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
     """Return a file of `table` as a lazy frame. Its closed sets are Polars enumerations."""
     reader: Reader = open_table(path, table)
     if isinstance(reader, DatasetReader):
-        frame = pl.scan_parquet([path / part.name for part in reader.parts])
+        frame = _scan_parts(reader)
     elif path.name.endswith(".parquet"):
         frame = pl.scan_parquet(path)
     else:
@@ -350,6 +350,16 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
         for column in table.columns
         if column.type == "enum"
     )
+
+
+def _scan_parts(reader: DatasetReader) -> pl.LazyFrame:
+    """Return the parts of a dataset as a lazy frame."""
+    sources = [reader.part_source(index) for index in range(len(reader.parts))]
+    files, paths = sources[0][0], [path for _files, path in sources]
+    if isinstance(files, pa_fs.LocalFileSystem):
+        return pl.scan_parquet(paths)
+    # Polars would read S3 with a client and settings of its own.
+    return pl.scan_pyarrow_dataset(pa_dataset.dataset(paths, filesystem=files))
 
 
 def named_columns(path: Path, table: Table, tiers: Sequence[str]) -> pl.LazyFrame:
