@@ -16,6 +16,7 @@ from kvdistill.queries.sql import named_queries as list_named_queries
 from kvtrace.core import pa
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import named
+from kvtrace.core.remote import local_path
 from kvtrace.core.temporary import TemporaryFolder
 
 if TYPE_CHECKING:
@@ -35,8 +36,8 @@ Source = str | Path | HasPath
 
 
 def path_of(source: Source) -> Path:
-    """Return the path of `source`."""
-    return Path(source) if isinstance(source, str | Path) else Path(source.path)
+    """Return the local path of `source`, which may be a trace in S3."""
+    return local_path(source) if isinstance(source, str | Path) else Path(source.path)
 
 
 def connect(*sources: Source) -> duckdb.DuckDBPyConnection:

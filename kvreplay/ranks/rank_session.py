@@ -36,6 +36,7 @@ from kvtrace.core.files import write_json
 from kvtrace.core.limit import ALL, STEADIEST, parse_limit
 from kvtrace.core.metrics.warmup import parse_warmup
 from kvtrace.core.parameters import named
+from kvtrace.core.remote import given_path, remote_folder
 from kvtrace.core.run.run_file import MLPERF_FILE, RANK_FOLDER, RUN_FILE
 from kvtrace.core.schema import TRACE
 from kvtrace.core.tables import objects_path, open_table
@@ -74,6 +75,11 @@ class RankSession:
             )
         check_output(output, is_forced=request.is_forced)
         open_table(request.trace, TRACE)
+        if remote_folder(request.trace):
+            raise ConfigError(
+                f"{given_path(request.trace)}: with {named('mpi')} copy the trace to a folder that"
+                " all ranks see"
+            )
         config = replace(config, window=None)
         order = Ordered(
             count=self.ranks.count,

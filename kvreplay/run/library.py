@@ -20,6 +20,7 @@ from kvtrace.core import pl
 from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, FailedOperations, KvError, TraceError
 from kvtrace.core.notebook import html_table
+from kvtrace.core.remote import local_path
 from kvtrace.core.run.figures import Evidence, LimitCause, RequestFigures, RunVerdict, Summary
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, SERIES_FILE, SERVED_FILE, RunFile
 from kvtrace.core.run.run_file import read_run as read_run_file
@@ -333,7 +334,7 @@ def replay(
         ['nvme']
 
     """
-    path = trace.path if isinstance(trace, Trace) else Path(trace)
+    path = trace.path if isinstance(trace, Trace) else local_path(trace)
     requests = requests_path(path)
     config = Config(
         tiers={name: str(target) for name, target in tiers.items()},

@@ -30,6 +30,7 @@ from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
+from kvtrace.core.remote import given_path
 from kvtrace.core.schema import EVENTS, OBJECTS, REQUESTS, TRACE
 from kvtrace.core.tables import create, objects_path, open_table, requests_path, staged
 from kvtrace.core.units import (
@@ -316,8 +317,9 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
     reader = open_table(file, TRACE)
     with progress("reading", reader.meta.rows) as tick:
         inventory = take(reader, tick)
-    result = {"file": str(file), "metadata": reader.meta, **inventory}
-    answer(result, lambda: document(str(file), reader.meta, inventory), as_json=as_json)
+    name = given_path(file)
+    result = {"file": name, "metadata": reader.meta, **inventory}
+    answer(result, lambda: document(name, reader.meta, inventory), as_json=as_json)
 
 
 def validate(file: TraceFile, as_json: AsJson = False) -> None:
@@ -336,11 +338,11 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
         ledger, has_table = check(reader, tick)
     if as_json:
         counts = {"rows": ledger.rows, "objects": ledger.objects, "has_objects_table": has_table}
-        emit_json({"file": str(file), "is_valid": True, **counts})
+        emit_json({"file": given_path(file), "is_valid": True, **counts})
     else:
         note = "" if has_table else "; no objects table beside it"
         holds = f"{counted(ledger.rows, 'row')}, {counted(ledger.objects, 'object')}"
-        typer.echo(f"{printable(str(file))}: valid, {holds}{note}")
+        typer.echo(f"{printable(given_path(file))}: valid, {holds}{note}")
 
 
 def models(

@@ -27,7 +27,7 @@ import typer.main
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from kvtrace import __version__
-from kvtrace.core.errors import DeviceError, KvError, OutOfMemory, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, KvError, OutOfMemory, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.memory_guard import guard_memory
 from kvtrace.core.parameters import add_options, named_as_options
@@ -215,7 +215,17 @@ class Command(TyperCommand):
         remaining_args = super().parse_args(ctx, parsed_args)
         if not ctx.resilient_parsing:
             self._check_outputs(ctx, is_forced=_FORCE in own_args)
+            self._fetch_inputs(ctx)
         return remaining_args
+
+    def _fetch_inputs(self, ctx: typer.Context) -> None:
+        """Replace the paths of traces in S3 by those of local files, which are fetched."""
+        for name, value in ctx.params.items():
+            paths = value if isinstance(value, list) else [value]
+            if any(isinstance(path, Path) and str(path).startswith("s3:/") for path in paths):
+                with progress("fetching bytes from S3") as tick:
+                    local_paths = [_fetched(path, tick) for path in paths]
+                ctx.params[name] = local_paths if isinstance(value, list) else local_paths[0]
 
     def _check_outputs(self, ctx: typer.Context, *, is_forced: bool) -> None:
         """Raise DeviceError if a file that the command writes exists, unless `is_forced`."""
@@ -229,6 +239,11 @@ class Command(TyperCommand):
             if isinstance(parameter, TyperOption):
                 name_hint = f"with {parameter.opts[0]}"
             for path in paths:
+                if str(path).startswith("s3:/"):
+                    raise ConfigError(
+                        f"{name_hint} s3://...: outputs are written to local files; write one, and"
+                        " copy it"
+                    )
                 check_new(Path(path), name_hint, is_forced=is_forced)
                 if str(path).endswith(SUFFIXES):
                     # The objects table of a trace is overwritten with it, and may exist alone.
@@ -295,6 +310,13 @@ class Command(TyperCommand):
             if records:
                 with formatter.section(name):
                     formatter.write_dl(records)
+
+
+def _fetched(path: object, tick: Callable[[float], None]) -> object:
+    """Return the local path of a trace in S3; any other value as it is."""
+    from kvtrace.core.remote import is_remote, local_path
+
+    return local_path(path, tick) if isinstance(path, Path) and is_remote(path) else path
 
 
 def _force(force: Force = False) -> None:

@@ -173,7 +173,7 @@ class DatasetReader(Reader):
             with self._remote.open(part.name) as file:
                 _check_size(path, part, file.size())
                 _check_footer(path, part, file)
-            reader: ParquetReader = RemoteParquetReader(self._remote, part.name)
+            reader: ParquetReader = RemoteParquetReader(self._remote, part)
         else:
             _check_local_size(path, part)
             _check_local_footer(path, part)
@@ -234,23 +234,22 @@ class DatasetReader(Reader):
 class RemoteParquetReader(ParquetReader):
     """Reads a part of a dataset in S3, by row groups."""
 
-    def __init__(self, folder: RemoteFolder, name: str) -> None:
-        """Open the file `name` in `folder`, and read its footer."""
-        self._folder, self._name = folder, name
-        super().__init__(folder.path(name), TRACE)
+    def __init__(self, folder: RemoteFolder, part: DatasetFile) -> None:
+        """Open `part` in `folder`, and read its footer."""
+        self._folder, self._part = folder, part
+        super().__init__(folder.path(part.name), TRACE)
 
     def _open(self, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
         # The columns of a row group are fetched together: each request takes some 10 ms.
         return pq.ParquetFile(
-            self._folder.open(self._name),
+            self._folder.open(self._part.name),
             metadata=footer,
             page_checksum_verification=True,
             pre_buffer=True,
         )
 
     def _file_bytes(self) -> int:
-        with self._folder.open(self._name) as file:
-            return int(file.size())
+        return self._part.file_bytes
 
     def read(
         self,

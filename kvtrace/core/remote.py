@@ -48,8 +48,8 @@ class RemoteFolder:
             return self.files.open_input_file(f"{self.place}/{name}")
 
 
-_mirrors: dict[str, Path] = {}
-"""The local path of each trace in S3 that this process reads, by bucket and key."""
+_urls: dict[Path, str] = {}
+"""The URL of each trace in S3 that this process reads, by its local path."""
 _folders: dict[Path, RemoteFolder] = {}
 """The folder in S3 of each of them that is a dataset, by its local path."""
 
@@ -66,7 +66,7 @@ def remote_folder(path: Path) -> RemoteFolder | None:
 
 def given_path(path: Path) -> str:
     """Return the path of a trace as the user gave it: the URL of one in S3."""
-    return next((f"s3://{place}" for place, local in _mirrors.items() if local == path), str(path))
+    return _urls.get(path, str(path))
 
 
 def local_path(path: Path | str, progress: Callable[[float], None] = lambda _bytes: None) -> Path:
@@ -83,10 +83,9 @@ def local_path(path: Path | str, progress: Callable[[float], None] = lambda _byt
     match = _URL.fullmatch(str(path))
     if match is None:
         raise ConfigError(f"{path}: write s3://BUCKET/KEY")
-    place = match["place"]
-    if place not in _mirrors:
-        _mirrors[place] = _fetch(place, progress)
-    return _mirrors[place]
+    local = _fetch(match["place"], progress)
+    _urls[local] = f"s3://{match['place']}"
+    return local
 
 
 def _fetch(place: str, progress: Callable[[float], None]) -> Path:
@@ -118,7 +117,7 @@ def _fetch(place: str, progress: Callable[[float], None]) -> Path:
     free_bytes = shutil.disk_usage(scratch.path).free
     if (needed_bytes := sum(sizes.values())) > free_bytes:
         raise DeviceError(
-            f"{source.path(first)}: takes {format_bytes(needed_bytes)}, but only"
+            f"s3://{source.place}/{first}: takes {format_bytes(needed_bytes)}, but only"
             f" {format_bytes(free_bytes)} are free in {scratch.path.parent}; set TMPDIR to a larger"
             " disk"
         )

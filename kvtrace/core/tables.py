@@ -14,6 +14,7 @@ from kvtrace.core.dataset import DatasetReader, create_dataset, is_dataset, stag
 from kvtrace.core.files import MANIFEST
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.page_checksums import verify_pages
+from kvtrace.core.remote import local_path
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.table_files import (
     ROW_GROUP_ROWS,
@@ -66,9 +67,11 @@ def create(
 def open_table(path: Path | str, table: Table | None = None) -> Reader:
     """Return a reader of the file or dataset at `path`, which must hold `table` if one is named.
 
+    `path` may be a URL of S3; the reader has the local path.
+
     TraceError if it is missing or damaged, holds another table, or has an unknown schema version.
     """
-    path = Path(path)
+    path = local_path(path)
     return DatasetReader(path, table) if path.is_dir() else open_file(path, table)
 
 
