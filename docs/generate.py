@@ -38,7 +38,8 @@ def schema_page() -> str:
     intro = (
         "# The tables\n\nGenerated from `kvtrace/core/schema.py` by `make docs`; do not edit."
         f" Schema version {SCHEMA_VERSION}.\n\nThe three programs pass nothing to each other but"
-        " these tables, as Parquet (`*.parquet`) or zstd CSV (`*.csv.zst`), equal in content. Null"
+        " these tables, as Parquet (`*.parquet`) or zstd CSV (`*.csv.zst`), equal in content. A"
+        " trace may also be a folder of Parquet files (see `docs/format.md`). Null"
         " means unknown or not measured, and is never 0. An `enum` is a closed set of names,"
         " stored as a dictionary.\n\nEvery file carries its provenance as JSON: in the Parquet"
         " footer under the key `kvtrace`, or in the last line (`# end …`) of a CSV, whose presence"

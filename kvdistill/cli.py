@@ -12,7 +12,7 @@ from kvtrace.core.app import make_app, run  # noqa: E402 - see above
 app = make_app(
     "kvdistill",
     "Make fio jobs and reports from KV-cache traces and measurements.",
-    "A trace is a *.parquet or *.csv.zst file that `kvtrace gen` wrote; a run is a folder that"
+    "A trace is a *.parquet or *.csv.zst file, or a dataset's folder, that `kvtrace gen` wrote; a run is a folder that"
     " `kvreplay run` wrote.",
     {
         "kvdistill.commands.fio:profile": "Extract the workload profile into a JSON file.",

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from kvreplay.ranks.rank_session import Alongside, RankSession
 
 
-TraceFile = Annotated[Path, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")]
+TraceFile = Annotated[
+    Path, typer.Argument(help="A trace of kvtrace: *.parquet, *.csv.zst, or a dataset's folder.")
+]
 RunAsJson = Annotated[
     bool, typer.Option("--json", help="Print the run's manifest and summary as JSON.")
 ]

@@ -50,7 +50,8 @@ def _numbers(text: str | None, flag: str) -> list[float] | None:
 # Long: its options, and what --help says of them.
 def sweep(
     trace: Annotated[
-        Path | None, typer.Argument(help="A trace of kvtrace: *.parquet or *.csv.zst.")
+        Path | None,
+        typer.Argument(help="A trace of kvtrace: *.parquet, *.csv.zst, or a dataset's folder."),
     ] = None,
     tier: list[str] | None = option(
         "As for kvreplay run. Repeatable.", None, "--tier -t", metavar="NAME=TARGET"

@@ -83,7 +83,10 @@ def gen(
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
     ] = None,
     output: Path = option(
-        "The trace: *.parquet or *.csv.zst.", Path("trace.parquet"), "-o --output", writable=True
+        "The trace: *.parquet, *.csv.zst, or a folder DIR/ of many Parquet files.",
+        Path("trace.parquet"),
+        "-o --output",
+        writable=True,
     ),
     *,
     stack: gen_options.StackArguments,
@@ -111,6 +114,7 @@ def gen(
     kvtrace gen --nodes 8 --router prefix --preset vllm-fs --set tiers.nvme.scope=fleet -o fleet.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:node-lost:7 --event 400s:node-joined:7 -o lost.parquet
     kvtrace gen --nodes 8 --duration 20min --event 300s:rolling-restart:30s -o restart.parquet
+    kvtrace gen --nodes 64 --duration 24h -o day/
     """
     if stack.preset == TRAINING:
         if any(argument is not None for argument in (file, requests_out, turns)):

@@ -8,7 +8,13 @@ from typing import Annotated
 import typer
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-TraceFile = Annotated[Path, typer.Argument(metavar="FILE", help="A trace: *.parquet or *.csv.zst.")]
+TraceFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="A trace: *.parquet, *.csv.zst, a dataset's folder, or s3://BUCKET/KEY of a Parquet one.",
+    ),
+]
 RequestFile = Annotated[Path, typer.Argument(help="A file of real requests.")]
 TargetHit = Annotated[
     str | None, typer.Option(help="Share of lookups that hit in any tier, such as 80% or 0.8.")

@@ -93,14 +93,17 @@ def import_(
 
 def convert(
     source: Annotated[
-        Path, typer.Argument(metavar="IN", help="*.parquet, *.csv.zst, or an MLPerf trace CSV.")
+        Path,
+        typer.Argument(
+            metavar="IN", help="*.parquet, *.csv.zst, a dataset's folder, or an MLPerf trace CSV."
+        ),
     ],
     target: Annotated[
         Path,
         typer.Argument(
             metavar="OUT",
             writable=True,
-            help="*.parquet or *.csv.zst; with --to mlperf also *.csv.",
+            help="*.parquet, *.csv.zst, or for a trace a folder DIR/; with --to mlperf also *.csv.",
         ),
     ],
     to: str = option("Format of OUT: native, or mlperf.", "native", metavar="FORMAT"),
@@ -111,6 +114,7 @@ def convert(
 
     \b
     kvtrace convert t.parquet t.csv.zst
+    kvtrace convert t.parquet t/
     kvtrace convert mlperf_trace.csv t.parquet
     kvtrace convert t.parquet mlperf_trace.csv.zst --to mlperf
     """
@@ -157,7 +161,10 @@ def _convert_table(source: Path, target: Path, tick: Callable[[float], None]) ->
 def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
     output: Path = option(
-        "The merged trace: *.parquet or *.csv.zst.", ..., "-o --output", writable=True
+        "The merged trace: *.parquet, *.csv.zst, or a folder DIR/.",
+        ...,
+        "-o --output",
+        writable=True,
     ),
     shift: list[str] | None = option(
         "Delay the start of a trace, by its file's name: checkpoint=30s.", metavar="NAME=TIME"
@@ -311,6 +318,7 @@ def info(file: TraceFile, as_json: AsJson = False) -> None:
     \b
     kvtrace info t.parquet
     kvtrace info t.parquet --json | jq .tiers
+    kvtrace info s3://traces/day/
     """
     from kvtrace.trace.inventory import document, take
 
@@ -326,6 +334,7 @@ def validate(file: TraceFile, as_json: AsJson = False) -> None:
     """Check a trace: reads find live objects, capacities hold, time and stages never go back.
 
     If an objects table lies beside the trace, it must list every object with its size and kind.
+    The files of a dataset must be those that its manifest lists.
     Exits with 0, or with 3 and the first invalid row.
 
     \b

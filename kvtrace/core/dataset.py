@@ -24,13 +24,14 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from kvtrace.core import metadata, pa, pa_fs, pc, pq
-from kvtrace.core.errors import DeviceError, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import MANIFEST, read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.remote import RemoteFolder, remote_folder
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.table_files import (
+    SUFFIXES,
     ParquetEncoder,
     ParquetReader,
     Reader,
@@ -441,9 +442,15 @@ def staged(path: Path) -> Iterator[Path]:
     folder, which gets its name `path` once the block has succeeded. A dataset of that name is
     replaced then.
 
-    DeviceError if there is another file or folder of that name, or the disk reports an error.
+    ConfigError if `path` is named neither as a table file nor as a folder. DeviceError if there is
+    another file or folder of that name, or the disk reports an error.
     """
     if not is_folder(path):
+        if not path.name.endswith(SUFFIXES):
+            raise ConfigError(
+                f"{path}: unknown file type; name it *{' or *'.join(SUFFIXES)}, or a dataset's"
+                " folder by a name without a dot"
+            )
         yield path
         return
     if not path.parent.is_dir():

@@ -85,7 +85,8 @@ def simulate(
         slo: Limits of TTFT and TPOT, such as "ttft=2s,tpot=50ms": `stats.goodput` counts the
             requests within them.
         seed: Seed of everything that is drawn.
-        path: Where to write the trace, `*.parquet` or `*.csv.zst`. Default: a temporary file that
+        path: Where to write the trace: `*.parquet`, `*.csv.zst`, or the folder of a dataset, whose
+            name has no dot. Default: a temporary file that
             lives as long as the returned object; see `Trace.save`.
         progress: Called with the simulated time, in ns, as the simulation goes on.
 

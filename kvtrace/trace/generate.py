@@ -79,7 +79,8 @@ def simulate_scenario(
 
     Args:
         scenario: What `build_scenario` returned.
-        path: Where to write the trace, `*.parquet` or `*.csv.zst`. No file appears under its final
+        path: Where to write the trace: `*.parquet`, `*.csv.zst`, or the folder of a dataset, whose
+            name has no dot. No file appears under its final
             name before all of them are complete.
         argv: The command that the metadata of the trace name.
         requests_output: Where to write the table of requests; None for nowhere.
@@ -162,7 +163,7 @@ def simulate_training(
     """Write the trace of a training run that saves checkpoints, and restores them after failures.
 
     Args:
-        path: Where to write the trace, `*.parquet` or `*.csv.zst`.
+        path: Where to write the trace: `*.parquet`, `*.csv.zst`, or the folder of a dataset.
         model: The model that is trained; its parameters give the bytes. Default: llama3.1-8b.
         ranks: Processes of the training, one a GPU. Default: 8.
         every: Training time from save to save. Default: "10min".
