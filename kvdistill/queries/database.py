@@ -19,7 +19,6 @@ from kvtrace.core import duckdb, pa, pq, table_files, tables
 from kvtrace.core.errors import ConfigError, KvError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.memory import available_bytes
-from kvtrace.core.remote import given_path
 from kvtrace.core.run.probe_file import find_probe
 from kvtrace.core.run.run_file import (
     PROBE_FILE,
@@ -294,7 +293,7 @@ def register(
         is_of_run = reader.table in _RUN_TABLES
         if is_of_run:
             folders[path.parent] = None
-        origin = str(path.parent) if is_of_run else given_path(path)
+        origin = str(path.parent) if is_of_run else tables.given_path(path)
         _add_file(files_by_view, reader.table, path, origin, scratch)
         tiers.setdefault(
             origin,

@@ -83,7 +83,7 @@ def gen(
         Path | None, typer.Argument(help="A file of real requests; without it, synthetic users.")
     ] = None,
     output: Path = option(
-        "The trace: *.parquet, *.csv.zst, or a folder DIR/ of many Parquet files.",
+        "The trace: *.parquet, *.csv.zst, or DIR/ for a dataset of many files.",
         Path("trace.parquet"),
         "-o --output",
         writable=True,

@@ -30,9 +30,8 @@ from kvtrace.core.document.terminal import answer
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import describe
-from kvtrace.core.remote import given_path
 from kvtrace.core.schema import EVENTS, OBJECTS, REQUESTS, TRACE
-from kvtrace.core.tables import create, objects_path, open_table, requests_path, staged
+from kvtrace.core.tables import create, given_path, objects_path, open_table, requests_path, staged
 from kvtrace.core.units import (
     NS_PER_S,
     counted,
@@ -103,7 +102,7 @@ def convert(
         typer.Argument(
             metavar="OUT",
             writable=True,
-            help="*.parquet, *.csv.zst, or for a trace a folder DIR/; with --to mlperf also *.csv.",
+            help="*.parquet, *.csv.zst, or for a trace a dataset DIR/; with --to mlperf also *.csv.",
         ),
     ],
     to: str = option("Format of OUT: native, or mlperf.", "native", metavar="FORMAT"),
@@ -161,7 +160,7 @@ def _convert_table(source: Path, target: Path, tick: Callable[[float], None]) ->
 def merge(
     traces: Annotated[list[Path], typer.Argument(metavar="TRACE...", help="Two traces or more.")],
     output: Path = option(
-        "The merged trace: *.parquet, *.csv.zst, or a folder DIR/.",
+        "The merged trace: *.parquet, *.csv.zst, or a dataset DIR/.",
         ...,
         "-o --output",
         writable=True,

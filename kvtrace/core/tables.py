@@ -14,7 +14,7 @@ from kvtrace.core.dataset import DatasetReader, create_dataset, is_dataset, stag
 from kvtrace.core.files import MANIFEST
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.page_checksums import verify_pages
-from kvtrace.core.remote import local_path
+from kvtrace.core.remote import given_path, local_path
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.table_files import (
     ROW_GROUP_ROWS,
@@ -36,6 +36,7 @@ __all__ = [
     "Reader",
     "Writer",
     "create",
+    "given_path",
     "is_dataset",
     "is_folder",
     "objects_path",

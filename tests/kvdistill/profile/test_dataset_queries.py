@@ -78,7 +78,7 @@ def test_a_view_of_a_file_and_a_dataset_has_the_rows_of_both(traces):
     assert sorted(counts.fetchall()) == sorted([(str(whole.path), *rows), (str(parts.path), *rows)])
 
 
-def test_a_query_of_a_time_opens_only_the_parts_that_have_it(traces, opened_parts):
+def test_a_query_of_a_time_opens_only_parts_that_have_it(traces, opened_parts):
     whole, parts = traces
     times = whole.to_polars()["ts_ns"]
     # Within the third part, and up to its last row.
@@ -90,7 +90,7 @@ def test_a_query_of_a_time_opens_only_the_parts_that_have_it(traces, opened_part
     assert set(opened_parts) == set(range(2, last // PART_ROWS + 1))
 
 
-def test_a_query_reads_only_the_row_groups_that_may_match(traces, monkeypatch):
+def test_a_query_reads_only_row_groups_that_may_match(traces, monkeypatch):
     whole, parts = traces
     time = int(whole.to_polars()["ts_ns"][1300])
     read, choose = [], dataset_view.DatasetView._groups
@@ -124,7 +124,7 @@ def test_a_damaged_part_is_named_if_a_query_reads_it(traces, tmp_path):
         assert path.name in answer.stderr
 
 
-def test_a_damaged_part_is_harmless_to_a_query_that_does_not_read_it(traces, tmp_path, monkeypatch):
+def test_a_damaged_part_that_no_query_reads_is_harmless(traces, tmp_path, monkeypatch):
     monkeypatch.setattr(dataset, "PART_ROWS", PART_ROWS)
     copy = traces[0].save(tmp_path / "copy")
     path = copy.path / "part-00001.parquet"
@@ -151,7 +151,7 @@ def test_an_incomplete_dataset_in_a_folder_is_an_error(traces, tmp_path, monkeyp
         kvdistill.connect(tmp_path)
 
 
-def test_reports_and_profiles_of_a_dataset_are_those_of_a_file(traces):
+def test_reports_and_profiles_are_those_of_a_file(traces):
     whole, parts = (
         json.loads(run_cli("kvdistill", "report", trace.path, "--json").stdout) for trace in traces
     )

@@ -29,7 +29,7 @@ def traces(tmp_path_factory):
 
 
 @pytest.mark.parametrize("window", [None, "steady:3s"])
-def test_a_replay_of_a_dataset_does_the_operations_of_the_file(traces, window):
+def test_a_replay_of_a_dataset_is_that_of_the_file(traces, window):
     runs = [
         kvreplay.replay(trace, tiers={"cpu": "ram", "nvme": "ram"}, window=window)
         for trace in traces

@@ -115,7 +115,7 @@ def test_any_tool_reads_the_parts(folder, simulated):
     assert duckdb.read_parquet(pattern).count("*").fetchall() == [(rows,)]
 
 
-def test_a_part_is_a_span_of_time_and_says_that_it_is_no_whole_trace(folder, simulated):
+def test_a_part_has_a_span_of_time_and_a_note(folder, simulated):
     times = simulated.to_polars()["ts_ns"].to_list()
     for index, part in enumerate(contents_of(folder)["parts"]):
         rows = times[index * PART_ROWS : (index + 1) * PART_ROWS]

@@ -113,7 +113,7 @@ def test_the_library_reads_a_trace_in_s3(traces, url):
     assert counts[0].to_list() == counts[1].to_list()
 
 
-def test_a_query_of_a_time_requests_only_the_parts_that_have_it(traces, store):
+def test_a_query_of_a_time_requests_only_parts_that_have_it(traces, store):
     times = traces[0].to_polars()["ts_ns"]
     end = times[PART_ROWS - 1]
     assert end < times[2 * PART_ROWS]
