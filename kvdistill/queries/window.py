@@ -90,7 +90,14 @@ def tier_rows(
     needed = ["ts_ns", "op", "length_bytes", *columns]
     names = [name for name in TRACE.names if name in needed]
     window, last, row = RowWindow(limit), None, 0
-    for batch in reader.large_batches([*names, *place.columns]):
+
+    def is_before_window(rows: int, last_ns: int) -> bool:
+        nonlocal row
+        is_before = window.begin_ns is not None and last_ns < window.begin_ns
+        row += rows * is_before
+        return is_before
+
+    for batch in reader.large_batches([*names, *place.columns], is_before_window):
         ts = batch.column("ts_ns").to_numpy()
         matching = np.flatnonzero(place.holds(batch))
         reversed_rows = np.flatnonzero(np.diff(ts, prepend=ts[:1] if last is None else last) < 0)
@@ -147,6 +154,11 @@ class RowWindow:
         self._seen = self._bytes = 0
         self._first: int | None = None
         self.is_over = False
+
+    @property
+    def begin_ns(self) -> int | None:
+        """The time at which the window begins; null until a row was seen."""
+        return self._first
 
     def take(self, rows: Columns) -> Columns | None:
         """Return the rows of `part` (ts_ns, op, length_bytes and more) within the limit.

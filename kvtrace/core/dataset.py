@@ -25,13 +25,14 @@ import msgspec
 
 from kvtrace.core import metadata, pa, pa_fs, pc, pq
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.files import MANIFEST, read_json, write_text
+from kvtrace.core.files import MANIFEST, decode_json, read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.remote import RemoteFolder, remote_folder
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.table_files import (
     SUFFIXES,
+    IsNeedless,
     ParquetEncoder,
     ParquetReader,
     Reader,
@@ -44,6 +45,7 @@ from kvtrace.core.table_files import (
     requests_path,
 )
 from kvtrace.core.temporary import temporary_folder
+from kvtrace.core.units import INT64_MAX
 
 MANIFEST_VERSION = 1
 PART_ROWS = 1 << 26
@@ -56,6 +58,9 @@ _FOOTER_END_BYTES = 8
 """The length of a Parquet file's footer in four bytes, and the magic number, end the file."""
 
 
+_Time = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
+
+
 class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One file of a dataset, as the manifest describes it."""
 
@@ -64,9 +69,9 @@ class DatasetFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file_bytes: Count
     footer_sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
     """SHA-256 of the end of the file: the footer, its length and the magic number."""
-    min_ts_ns: int | None = None
+    min_ts_ns: _Time | None = None
     """Earliest time of a row; null without rows, and for a file that is no part."""
-    max_ts_ns: int | None = None
+    max_ts_ns: _Time | None = None
     """Latest time of a row; null as `min_ts_ns` is."""
 
     def __post_init__(self) -> None:
@@ -140,6 +145,8 @@ class DatasetReader(Reader):
         end_ns = None
         for part in self.parts:
             begin_ns = part.min_ts_ns
+            if part.rows and (begin_ns is None or part.max_ts_ns is None):
+                raise TraceError(f"{part.name} has rows, but no times", path=manifest)
             if begin_ns is not None and end_ns is not None and begin_ns < end_ns:
                 raise TraceError(
                     f"{part.name} begins at {begin_ns} ns, before the part in front of it ends"
@@ -194,10 +201,18 @@ class DatasetReader(Reader):
             check.advance_file(part_check)
 
     def read_ahead(
-        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+        self,
+        stored_names: Sequence[str],
+        names: Sequence[str],
+        check: RowCheck,
+        is_needless: IsNeedless | None = None,
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of all parts in order, in batches of up to a row group."""
-        for index in range(len(self.parts)):
+        """Yield the rows of the parts in order, in batches of up to a row group."""
+        for index, part in enumerate(self.parts):
+            last_ns = part.max_ts_ns
+            if is_needless and last_ns is not None and is_needless(part.rows, last_ns):
+                check.omit(part.rows)
+                continue
             reader, part_check = self.open_part(index), check.start_file(self.part_path(index))
             yield from self._with_times(index, reader.read_ahead(stored_names, names, part_check))
             check.advance_file(part_check)
@@ -292,10 +307,7 @@ def _read_contents(folder: Path) -> _Contents:
     data = bytes(manifest.contents)
     if manifest.sha256 != hashlib.sha256(data).hexdigest():
         raise TraceError("its manifest is damaged: it is not what was written", path=path)
-    try:
-        return msgspec.json.decode(data, type=_Contents)
-    except msgspec.DecodeError as error:
-        raise TraceError(misfit.format(error), path=path) from None
+    return decode_json(data, _Contents, path, misfit=misfit)
 
 
 def _check_local_size(path: Path, file: DatasetFile) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from copy import copy
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -167,13 +168,16 @@ class Reader:
         """
         yield from self._read_all(columns, self.read)
 
-    def large_batches(self, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    def large_batches(
+        self, columns: Sequence[str] | None = None, is_needless: IsNeedless | None = None
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the rows as `batches` does, in batches of up to a row group.
 
         Threads may unpack and check row groups ahead of the caller. On two processors this takes
-        half the time of `batches`, and some 100 MB more memory.
+        half the time of `batches`, and some 100 MB more memory. A dataset omits the parts that
+        `is_needless` names.
         """
-        yield from self._read_all(columns, self.read_ahead)
+        yield from self._read_all(columns, partial(self.read_ahead, is_needless=is_needless))
 
     def _read_all(self, columns: Sequence[str] | None, read: _ReadRows) -> Iterator[pa.RecordBatch]:
         """Yield all rows, with the named columns or with all, as `read` yields them."""
@@ -205,7 +209,11 @@ class Reader:
         raise NotImplementedError
 
     def read_ahead(
-        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+        self,
+        stored_names: Sequence[str],
+        names: Sequence[str],
+        check: RowCheck,
+        is_needless: IsNeedless | None = None,  # noqa: ARG002 - a file has no parts
     ) -> Iterator[pa.RecordBatch]:
         """Yield the same rows as `read`, in larger batches if the file has row groups."""
         return self.read(stored_names, names, check)
@@ -213,6 +221,11 @@ class Reader:
 
 _ReadRows = Callable[[Sequence[str], Sequence[str], "RowCheck"], "Iterator[pa.RecordBatch]"]
 """`Reader.read` or `Reader.read_ahead`."""
+IsNeedless = Callable[[int, int], bool]
+"""Takes the number of rows of a part, and the time of its last row; true: the part can be omitted.
+
+It is called before the part is read, when all batches of the parts in front of it were yielded.
+"""
 
 
 class ParquetReader(Reader):
@@ -336,7 +349,11 @@ class ParquetReader(Reader):
             raise TraceError(message, path=self.path, row=check.row) from None
 
     def read_ahead(
-        self, stored_names: Sequence[str], names: Sequence[str], check: RowCheck
+        self,
+        stored_names: Sequence[str],
+        names: Sequence[str],
+        check: RowCheck,
+        is_needless: IsNeedless | None = None,  # noqa: ARG002 - a file has no parts
     ) -> Iterator[pa.RecordBatch]:
         """Yield a batch a row group; threads unpack and check the next groups meanwhile."""
         footer = self._file.metadata
@@ -441,6 +458,10 @@ class RowCheck:
         """
         self._add_totals(check)
         self.row = check.row
+
+    def omit(self, rows: int) -> None:
+        """Count `rows` rows that are not read."""
+        self.row += rows
 
     def advance_file(self, check: RowCheck) -> None:
         """Count the rows of `check`, which has checked a file, as `advance` does."""

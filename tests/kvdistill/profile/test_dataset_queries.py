@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
+import polars as pl
 import pytest
 from conftest import run_cli
 
@@ -174,3 +175,28 @@ def test_an_op_log_of_a_dataset_is_that_of_a_file(traces, tmp_path):
         logs.append([line for line in lines if not line.startswith(b"#")])
     assert logs[0] == logs[1]
     assert len(logs[0]) > 1
+
+
+def test_a_profile_from_a_time_on_omits_earlier_parts(traces, opened_parts):
+    times = traces[0].to_polars().filter(pl.col("tier") == "nvme")["ts_ns"]
+    begin_ns = 10_000_000_000
+    profiles = [
+        msgspec.to_builtins(kvdistill.distil(trace, tier="nvme", begin=f"{begin_ns}ns"))
+        for trace in traces
+    ]
+    for profile in profiles:
+        profile["origin"].pop("file")
+    assert profiles[0] == profiles[1]
+    whole = traces[0].to_polars()["ts_ns"]
+    first_part = (whole < times[0] + begin_ns).sum() // PART_ROWS
+    # The first part tells when the tier has its first row.
+    assert set(opened_parts) == {0, *range(first_part, -(-len(whole) // PART_ROWS))}
+    assert first_part > 2
+
+
+def test_a_query_of_a_dataset_without_rows_has_none(tmp_path):
+    columns = {"ts_ns": pl.Int64, "op": pl.String, "tier": pl.String, "object_id": pl.Int64}
+    rows = pl.DataFrame(schema=columns | {"length_bytes": pl.Int64})
+    trace = kt.Trace.from_polars(rows, tiers={"nvme": None}).save(tmp_path / "d")
+    count = "SELECT count(*) FROM trace WHERE ts_ns < 5"
+    assert kvdistill.connect(trace).sql(count).fetchall() == [(0,)]
