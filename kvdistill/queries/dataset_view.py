@@ -79,7 +79,9 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
         needed = {*names, *re.findall(r"\w+", str(condition))}
         stored_names = [name for name in self._schema.names if name in needed - {ROW}]
         try:
-            for batch in self._rows(stored_names or ["ts_ns"], condition):
+            for first_row, batch in self._rows(stored_names or ["ts_ns"], condition):
+                if ROW in needed:
+                    batch = _with_row_numbers(batch, first_row)  # noqa: PLW2901
                 rows = batch if condition is None else batch.filter(condition)
                 if rows.num_rows:
                     yield rows.select(list(names))
@@ -89,8 +91,10 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
 
     def _rows(
         self, stored_names: Sequence[str], condition: pc.Expression | None
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield all rows of the row groups that may fulfil `condition`, with their numbers."""
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the batches of the row groups that may fulfil `condition`, each with the number of
+        its first row.
+        """
         reader = self._reader
         check, first_row = RowCheck(TRACE, reader.meta, reader.path), 0
         for index, part in enumerate(reader.parts):
@@ -106,7 +110,7 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
                     for row, batch in _numbered(path, unpacked_groups):
                         if "ts_ns" in stored_names:
                             reader.check_times(index, batch.column("ts_ns"), row)
-                        yield _with_row_numbers(batch, first_row + row)
+                        yield first_row + row, batch
             first_row += part.rows
 
     def _groups(
