@@ -49,7 +49,9 @@ def connect(*sources: Source) -> duckdb.DuckDBPyConnection:
     folder or its file. `percentile(x, 0.99)` is by nearest rank. Memory is bounded at half of what is
     available; larger queries spill into a temporary folder that is removed at the end of the process.
 
-    `sources` are files, folders (recursive), glob patterns, or traces and runs with a `path`.
+    `sources` are files, folders (recursive), glob patterns, or traces and runs with a `path`; a
+    trace may also be a dataset's folder, or in S3 (s3://bucket/key). Of a dataset, a condition on
+    ts_ns reads only the parts and row groups that can have such rows.
 
     Raises ConfigError if a folder holds no table, a pattern matches no file, or there are figures
     only. Raises TraceError if a file is missing, damaged or not a table of kvtrace.

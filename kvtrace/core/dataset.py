@@ -391,9 +391,20 @@ class DatasetEncoder:
         )
         encoder.close()
         times_ns = (min(self._times_ns), max(self._times_ns)) if self._times_ns else (None, None)
+        self._refuse_earlier(times_ns[0])
         self._parts.append(_file_facts(self._part_path, self._part_rows, *times_ns))
         self._first_row += self._part_rows
         self._encoder, self._part_rows, self._times_ns = None, 0, []
+
+    def _refuse_earlier(self, begin_ns: int | None) -> None:
+        """Raise TraceError if a part begins at `begin_ns`, before the part in front of it ends."""
+        end_ns = self._parts[-1].max_ts_ns if self._parts else None
+        if begin_ns is not None and end_ns is not None and begin_ns < end_ns:
+            raise TraceError(
+                f"time goes back from {end_ns} to {begin_ns} ns near row {self._first_row}: sort the"
+                " trace by ts_ns, or write one file",
+                path=self._folder.name,
+            )
 
     def finish(self, meta: Metadata) -> None:
         """End the last part; the manifest gets `meta`."""

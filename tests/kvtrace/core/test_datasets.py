@@ -320,3 +320,17 @@ def test_a_trace_without_rows_is_a_dataset_of_one_part(tmp_path):
     saved = kt.Trace.from_polars(rows, tiers={"nvme": None}).save(tmp_path / "d")
     assert saved.scan().collect().height == saved.to_arrow().num_rows == 0
     assert [path.name for path in (tmp_path / "d").glob("part-*")] == ["part-00000.parquet"]
+
+
+def test_times_that_go_back_from_part_to_part_are_refused(tmp_path):
+    count = 2 * PART_ROWS
+    rows = pl.DataFrame(
+        {
+            "ts_ns": range(count, 0, -1), "op": ["write"] * count, "tier": ["nvme"] * count,
+            "object_id": range(count), "length_bytes": [1] * count,
+        }
+    )  # fmt: skip
+    trace = kt.Trace.from_polars(rows, tiers={"nvme": None})
+    with pytest.raises(TraceError, match="time goes back"):
+        trace.save(tmp_path / "d")
+    assert list(tmp_path.iterdir()) == []
