@@ -129,7 +129,7 @@ def document(name: str, meta: Metadata, inventory: JsonObject) -> Document:
         f" {counted(inventory['objects'], 'object')}, {requests_text}\nmade by {meta.program} {meta.version},"
         f" preset {meta.preset or '-'}, model {meta.model_name or '-'}, seed"
         f" {'-' if meta.seed is None else meta.seed}, source"
-        f" {(meta.source or {}).get('kind', '-')}\n{'simulated in simulated time' if meta.is_simulated else 'not simulated by kvtrace'};"
+        f" {(meta.source or {}).get('kind', '-')}\n{'simulated' if meta.is_simulated else 'not simulated by kvtrace'};"
         f" configuration {meta.config_sha256[:12]}"
     )
     operations = [
