@@ -264,7 +264,12 @@ def breakeven(
         "llama3.1-8b",
     ),
     gpu: str = option("The GPU that would compute it, or several, such as h100,a100.", "h100"),
-    tensor_parallel: int = option("Tensor-parallel ranks, each a GPU.", 1, "--tp", min=1),
+    tensor_parallel: int | None = option(
+        "Tensor-parallel ranks, each a GPU.  [default: 1, or as many GPUs as hold the weights]",
+        None,
+        "--tp",
+        min=1,
+    ),
     kv_dtype: gen_options.KvDtype = None,
     store: list[str] | None = option(
         "A store, such as qlc=3GB/s,100us, with its power, such as 20W, if it is known; or a drive"
@@ -323,7 +328,7 @@ def breakeven(
 class _Engine(TypedDict):
     """Arguments that `break_even` and `compare_engines` have in common."""
 
-    tensor_parallel: int
+    tensor_parallel: int | None
     kv_dtype: str | None
     stores: list[str] | None
     prefix_tokens: list[int] | None

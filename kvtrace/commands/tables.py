@@ -42,7 +42,7 @@ from kvtrace.core.units import (
     printable,
 )
 from kvtrace.studies import completion
-from kvtrace.studies.gen_options import MaxRequests, Seed, SourceArguments, TensorParallel
+from kvtrace.studies.gen_options import MaxRequests, Seed, SourceArguments
 
 if TYPE_CHECKING:
     from kvtrace.sim.presets.preset import Knob
@@ -361,7 +361,7 @@ def models(
             autocompletion=completion.models,
         ),
     ] = None,
-    tensor_parallel: TensorParallel = 1,
+    tensor_parallel: int = option("Tensor-parallel ranks.", 1, "--tp", min=1, max=1024),
     kv_dtype: str | None = option(
         "Dtype of the cache: fp32, fp16, bf16, fp8, int8, nvfp4, fp8_ds_mla."
     ),

@@ -49,6 +49,7 @@ from kvtrace.core.units import (
 )
 from kvtrace.curves.stores import Store, parse_stores
 from kvtrace.llm.catalogue import find_model
+from kvtrace.llm.gpu_memory import GpuMemory
 from kvtrace.llm.serving import (
     EXAMPLE_TOKENS,
     FLOPS_SHARES,
@@ -309,7 +310,7 @@ def break_even(
     *,
     model: str | Path = "llama3.1-8b",
     gpu: str = "h100",
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     kv_dtype: str | None = None,
     stores: Sequence[str] | None = None,
     prefix_tokens: Sequence[int] | None = None,
@@ -325,7 +326,8 @@ def break_even(
             result says how many loads would be slower than computing.
         model: A name of `models()`, a Hugging Face name, or the path of a `config.json`.
         gpu: The GPU, such as "h100".
-        tensor_parallel: Tensor-parallel ranks, each a GPU.
+        tensor_parallel: Tensor-parallel ranks, each a GPU. Default: 1, or as many GPUs as hold the
+            model's weights.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
         stores: Stores as "NAME=BANDWIDTH", with a latency and a power if they are known, such as
             "qlc=3GB/s,100us,20W"; without a name, the text is the name. Or "sim:drive.json", a
@@ -348,8 +350,8 @@ def break_even(
     """
     if gpu == INSTANT:
         raise ConfigError(f"{named('gpu', gpu)} computes in no time, so no load pays; name a GPU")
-    if tensor_parallel < 1 or loads < 1:
-        name = "tensor_parallel" if tensor_parallel < 1 else "loads"
+    if (tensor_parallel is not None and tensor_parallel < 1) or loads < 1:
+        name = "loads" if loads < 1 else "tensor_parallel"
         raise ConfigError(f"{named(name)} must be > 0")
     shape = find_model(str(model), kv_dtype)
     compared_stores = parse_stores(STORES if stores is None else stores)
@@ -371,7 +373,7 @@ def model_break_even(
     shape: ModelShape,
     name: str,
     gpu: str,
-    tensor_parallel: int,
+    tensor_parallel: int | None,
     compared_stores: Sequence[Store] | None = None,
     *,
     requests: Requests | None = None,
@@ -379,9 +381,10 @@ def model_break_even(
     loads: int = 1,
 ) -> BreakEven:
     """Return `break_even` of a model that is resolved already; `name` is the one that is shown."""
-    knobs = computing_times(gpu, shape, tensor_parallel)
-    times = _PrefixTimes(shape, knobs, tensor_parallel)
-    power_w = GPUS[gpu].power_w * tensor_parallel
+    ranks, notes = _ranks_of(gpu, shape, tensor_parallel)
+    knobs = computing_times(gpu, shape, ranks)
+    times = _PrefixTimes(shape, knobs, ranks)
+    power_w = GPUS[gpu].power_w * ranks
     if compared_stores is None:
         compared_stores = parse_stores(STORES)
     longest = shape.max_context_tokens
@@ -389,7 +392,7 @@ def model_break_even(
     return BreakEven(
         model=name,
         gpu=gpu,
-        tensor_parallel=tensor_parallel,
+        tensor_parallel=ranks,
         loads=loads,
         max_context_tokens=longest,
         points=[_point(times, power_w, tokens, compared_stores, loads) for tokens in lengths],
@@ -402,8 +405,15 @@ def model_break_even(
             if requests is None
             else _replay_loads(times, _reused_tokens(requests), compared_stores, loads)
         ),
-        notes=_notes(shape, name, gpu, tensor_parallel, compared_stores, loads, requests),
+        notes=[*notes, *_notes(shape, name, gpu, ranks, compared_stores, loads, requests)],
     )
+
+
+def _ranks_of(gpu: str, shape: ModelShape, named_ranks: int | None) -> tuple[int, list[str]]:
+    """Return the ranks that the user named, or those that hold the weights with a note on them."""
+    if named_ranks is not None or gpu not in GPUS or not shape.parameters:
+        return named_ranks or 1, []
+    return GpuMemory(gpu, shape).choose_ranks()
 
 
 def mean_break_even(

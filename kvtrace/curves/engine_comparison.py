@@ -139,7 +139,7 @@ def compare_engines(
     *,
     models: Sequence[str | Path] = ("llama3.1-8b",),
     gpus: Sequence[str] = ("h100",),
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     kv_dtype: str | None = None,
     stores: Sequence[str] | None = None,
     prefix_tokens: Sequence[int] | None = None,
@@ -151,7 +151,7 @@ def compare_engines(
         requests: As in `break_even`.
         models: Names of models, or paths of a `config.json`.
         gpus: GPUs, such as "h100".
-        tensor_parallel: Tensor-parallel ranks of every engine.
+        tensor_parallel: Tensor-parallel ranks of every engine. Default: as in `break_even`.
         kv_dtype: As in `break_even`.
         stores: As in `break_even`.
         prefix_tokens: As in `break_even`. Default: powers of two up to the shortest context.

@@ -184,7 +184,7 @@ def size(
     duration: str | None = None,
     max_requests: int | None = None,
     gpu: str | None = None,
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     kv_dtype: str | None = None,
     endurance: str | None = None,
     slo: str | None = None,
@@ -379,7 +379,7 @@ def size_scenario(
         Question(paying_target, axes, known_prices, sample),
         lambda finished, started: tell(finished / started),
     )
-    notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
+    notes = notes_of(scenario)
     if byte_prices and sizing.chosen is not None and sizing.chosen.price is None:
         notes.append("the answer has no price: its unlimited tier has none")
     sizing = _map_points(_with_baseline(sizing, baseline), partial(_on_day, stack.day_profile))

@@ -706,14 +706,27 @@ def state_bytes(model: ModelShape, ranks: int = 1) -> int:
     )
 
 
+def _kv_heads(group: Layers) -> int:
+    return group.kv_heads if isinstance(group, _Heads) else 1
+
+
+def _divides_heads(heads: int, ranks: int) -> bool:
+    return heads % ranks == 0 or ranks % heads == 0
+
+
+def divides_over(model: ModelShape, ranks: int) -> bool:
+    """Tell whether the key-value heads of `model` can be split over `ranks`, or be replicated."""
+    return all(_divides_heads(_kv_heads(group), ranks) for group in model.groups)
+
+
 def _check_heads(model: ModelShape, ranks: int) -> None:
     """Raise ConfigError if key-value heads can neither be split over `ranks` nor be replicated.
 
     Engines refuse such a number of ranks, too: vLLM in `get_num_kv_heads`, SGLang likewise.
     """
     for group in model.groups:
-        heads = group.kv_heads if isinstance(group, _Heads) else 1
-        if heads % ranks and ranks % heads:
+        heads = _kv_heads(group)
+        if not _divides_heads(heads, ranks):
             divisors = [str(count) for count in range(1, heads + 1) if heads % count == 0]
             raise ConfigError(
                 f"{named('tensor_parallel', ranks)}: {heads} key-value heads do not divide over"

@@ -22,7 +22,6 @@ from msgspec import UNSET, UnsetType
 from kvtrace.core import metadata, pa
 from kvtrace.core.arrays import Array, Columns
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import INSTANT_STORAGE, STALLS, Metadata
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import (
@@ -38,16 +37,16 @@ from kvtrace.core.schema import (
 from kvtrace.core.simulation_stats import SimulationStats, StreamStats, to_json
 from kvtrace.core.tables import ROW_GROUP_ROWS, Writer, create, objects_path, staged, staged_path
 from kvtrace.llm.serving import serving_text
-from kvtrace.llm.shape import ModelShape
 from kvtrace.native.numbering import grown
 from kvtrace.native.records import NONE
-from kvtrace.requests.requests import Requests, batches
+from kvtrace.requests.requests import batches
 from kvtrace.requests.users import workload_notes
 from kvtrace.sim.baseline import slower_note, with_baseline_stats
 from kvtrace.sim.fleet import LOSING_NOTHING
 from kvtrace.sim.policies import Policy
-from kvtrace.sim.presets.preset import Entry, Preset, as_config
+from kvtrace.sim.presets.preset import Entry, as_config
 from kvtrace.sim.presets.tier import Streams
+from kvtrace.sim.scenario import Scenario
 from kvtrace.sim.simulation import FOREVER_NS, Flush, Simulation
 
 FLEET = ("node",)
@@ -67,7 +66,7 @@ _KEY_DIGITS = 12
 def write(
     path: Path,
     simulation: Simulation,
-    config: JsonObject,
+    scenario: Scenario,
     argv: list[str],
     requests_path: Path | None = None,
     progress: Callable[[float], None] = lambda _ns: None,
@@ -75,11 +74,12 @@ def write(
 ) -> Metadata:
     """Run `simulation` and write its trace to `path`, with its objects table, and its requests table
     to `requests_path` if given.
-    The metadata record `argv` and `config`, and the times without offload in the counters that
-    `baseline_stats` returns once the simulation has ended. Files get their final names only if all
-    are complete.
+
+    The metadata record `argv` and the configuration of `scenario`, and the times without offload in
+    the counters that `baseline_stats` returns once the simulation has ended. Files get their final
+    names only if all are complete.
     """
-    meta = _metadata(simulation, config, argv)
+    meta = _metadata(simulation, scenario, argv)
     if requests_path is not None and requests_path.absolute() in (
         path.absolute(),
         objects_path(path).absolute(),
@@ -235,18 +235,25 @@ def object_batch(first_id: int, kind: str, sizes: Array) -> pa.RecordBatch:
     return objects_batch(ids, keys, kind, sizes)
 
 
-def notes_of(preset: Preset, model: ModelShape, requests: Requests | None, ranks: int) -> list[str]:
+def notes_of(scenario: Scenario) -> list[str]:
     """Return the notes on the requests, on the model, and on the objects and memory it needs."""
-    notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), ranks)
+    preset, model, requests = scenario.preset, scenario.model, scenario.load.requests
+    notes = model.entry_notes(preset.chunk_tokens * (preset.entry is Entry.CHUNK), scenario.ranks)
     return [
         *(requests.notes if requests else ()),
         *model.notes,
         *notes,
-        *preset.memory_notes(model, ranks),
+        *memory_notes(scenario),
     ]
 
 
-def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Metadata:
+def memory_notes(scenario: Scenario) -> list[str]:
+    """Return the notes on the number of GPUs that were chosen, and on what they have no room for."""
+    return [*scenario.notes, *scenario.preset.memory_notes(scenario.model, scenario.ranks)]
+
+
+def _metadata(simulation: Simulation, scenario: Scenario, argv: list[str]) -> Metadata:
+    config = scenario.config
     preset, model, requests = simulation.preset, simulation.model, simulation.load.requests
     facts = {
         "name": config["model"],
@@ -256,7 +263,7 @@ def _metadata(simulation: Simulation, config: JsonObject, argv: list[str]) -> Me
         "ranks": simulation.sizes.ranks,
         "objects_per_chunk": simulation.sizes.parts * simulation.sizes.slots_per_chunk,
     }
-    notes = notes_of(preset, model, requests, config.get("tensor_parallel", 1))
+    notes = notes_of(scenario)
     has_service = any(any(tier.rates_bytes_per_s) for tier in preset.tiers)
     notes.append(
         "simulated: storage latency is what the tiers' service model says"

@@ -46,6 +46,8 @@ class Scenario:
     load: Load
     ranks: int
     """Tensor-parallel ranks."""
+    notes: tuple[str, ...]
+    """What was chosen for the user, and why."""
     config: JsonObject
     """The configuration, as the metadata of a trace carries it."""
     service_level: ServiceLevel | None = None
@@ -100,7 +102,7 @@ def build_scenario(
     model: str | None = None,
     kv_dtype: str | None = None,
     gpu: str | None = None,
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     users: int | None = None,
     open_loop: OpenLoop | None = None,
     duration: str | None = None,
@@ -115,7 +117,8 @@ def build_scenario(
 
     Without `requests` the users are synthetic: `users` of them in a closed loop, or those of
     `open_loop`. `settings` are KEY=VALUE knobs of the preset. `duration` ends the simulation; the
-    default is the preset's, 60 s for synthetic users, or all `requests`. `turns` says whether later
+    default is the preset's, 60 s for synthetic users, or all `requests`. `tensor_parallel` of None is
+    one GPU, or as many as hold the model's weights. `turns` says whether later
     turns of a session follow the simulated answer before them. `events` are incidents such as
     `300s:node-lost:7`. `slo` has limits of TTFT and TPOT, such as `ttft=2s,tpot=50ms`. `load_name` is what an error calls the requests or the open loop.
 
@@ -136,13 +139,7 @@ def build_scenario(
     logged = None if requests is None or model else logged_model(requests.origin)
     model_name = logged[0] if logged else full_model_name(model or plain.load.model or MODEL)
     shape = logged[1] if logged and not kv_dtype else find_model(model_name, kv_dtype)
-    roofline: JsonObject = {}
-
-    def computing_times(gpu: str) -> JsonObject:
-        roofline.update(serving.computing_times(gpu, shape, tensor_parallel))
-        return roofline
-
-    resolved = load_preset(preset, settings, gpu, computing_times)
+    resolved, gpus = _resolve_preset(preset, settings, gpu, shape, tensor_parallel)
     is_synthetic = requests is None
     duration = duration or ((resolved.load.duration or DURATION) if is_synthetic else None)
     until_ns = positive("duration", parse_duration_ns)(duration) if duration else None
@@ -192,14 +189,14 @@ def build_scenario(
         "preset": preset,
         "model": model_name,
         "kv_dtype": kv_dtype,
-        "tensor_parallel": tensor_parallel,
+        "tensor_parallel": gpus.ranks,
         "seed": seed,
         "users": None if requests else user_count,
         "duration_ns": until_ns,
         "max_requests": max_requests,
         "source": requests.origin if requests else {"kind": "synthetic", "users": user_count},
         "serving": serving.describe(
-            resolved.gpu, tensor_parallel, shape, resolved.computing, roofline
+            resolved.gpu, gpus.ranks, shape, resolved.computing, gpus.roofline
         ),
     }
     if waits is not None:
@@ -213,7 +210,42 @@ def build_scenario(
                 f" {named('gpu', 'h100')}"
             )
         config["service_level"] = service_level.to_dict()
-    return Scenario(resolved, shape, load, tensor_parallel, config, service_level)
+    return Scenario(resolved, shape, load, gpus.ranks, tuple(gpus.notes), config, service_level)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """The GPUs of a node: tensor-parallel ranks, and the knobs of their computing."""
+
+    ranks: int
+    roofline: JsonObject
+    notes: Sequence[str]
+
+
+def _resolve_preset(
+    preset: str,
+    settings: Sequence[str],
+    gpu: str | None,
+    shape: ModelShape,
+    tensor_parallel: int | None,
+) -> tuple[Preset, _Gpus]:
+    """Return the preset with the computing times of its GPUs, which are chosen if no number is given."""
+
+    def resolve(ranks: int, notes: Sequence[str]) -> tuple[Preset, _Gpus]:
+        roofline: JsonObject = {}
+
+        def computing_times(gpu: str) -> JsonObject:
+            roofline.update(serving.computing_times(gpu, shape, ranks))
+            return roofline
+
+        return load_preset(preset, settings, gpu, computing_times), _Gpus(ranks, roofline, notes)
+
+    resolved, gpus = resolve(tensor_parallel or 1, ())
+    if tensor_parallel is None:
+        ranks, notes = resolved.choose_ranks(shape)
+        if ranks > 1:
+            return resolve(ranks, notes)
+    return resolved, gpus
 
 
 def _check_knobs_of_users(

@@ -39,7 +39,7 @@ def simulate(
     duration: str | None = None,
     max_requests: int | None = None,
     gpu: str | None = None,
-    tensor_parallel: int = 1,
+    tensor_parallel: int | None = None,
     kv_dtype: str | None = None,
     nodes: int | None = None,
     router: str | None = None,
@@ -75,7 +75,8 @@ def simulate(
             synthetic users, else all requests.
         max_requests: The simulation ends after so many requests.
         gpu: The GPU that sets the modelled computing time, such as "h100"; "instant" takes no time.
-        tensor_parallel: Tensor-parallel ranks.
+        tensor_parallel: Tensor-parallel ranks. Default: 1, or as many GPUs as hold the model's
+            weights.
         kv_dtype: Element type of the cache, such as "fp8". Default: the model's.
         nodes: Serving nodes, each with tiers of its own.
         router: How a node is chosen for each request, such as "prefix" or "round-robin".
@@ -161,7 +162,7 @@ def simulate(
         "duration": duration,
         "max_requests": max_requests,
         "gpu": gpu,
-        "tensor_parallel": tensor_parallel,
+        "tensor_parallel": scenario.ranks,
         "kv_dtype": kv_dtype,
         "events": list(events),
         "turns": turns,
@@ -208,7 +209,7 @@ def write_scenario(
         metadata = output.write(
             path,
             simulation,
-            scenario.config,
+            scenario,
             argv,
             requests_output,
             progress or (lambda _ns: None),

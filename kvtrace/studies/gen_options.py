@@ -54,9 +54,6 @@ MaxRequests = Annotated[
     int | None, typer.Option("--limit", min=1, max=10**12, help="Stop after this many requests.")
 ]
 KvDtype = Annotated[str | None, typer.Option(help="Element type of the cache, such as fp8.")]
-TensorParallel = Annotated[
-    int, typer.Option("--tp", min=1, max=1024, help="Tensor-parallel ranks.")
-]
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -324,7 +321,13 @@ class RunArguments:
     )
     max_requests: MaxRequests = None
     seed: Seed = 42
-    tensor_parallel: TensorParallel = 1
+    tensor_parallel: int | None = option(
+        "Tensor-parallel ranks.  [default: 1, or as many GPUs as hold the weights]",
+        None,
+        "--tp",
+        min=1,
+        max=1024,
+    )
     slo: str | None = option(
         "Limits of TTFT and TPOT, such as ttft=2s,tpot=50ms, of which goodput is counted."
     )

@@ -474,7 +474,7 @@ def _plan(
     if scenario.load.requests is not None:
         scenario.load.requests.check_shared()
     folder, path = _output_folder(output)
-    gpus = None
+    gpus, chosen_notes = None, list(scenario.notes)
     if is_searched and target.service_level is not None and scenario.preset.fleet.nodes == 1:
         gpus = _search_least_gpus(
             request, load, scenario, target.service_level, path, workers, scheduler, tell
@@ -482,6 +482,10 @@ def _plan(
         fleet = gpus.least(WITH_CACHE) or gpus.nearest(WITH_CACHE)
         load = fleet_load(load, scenario, fleet.tensor_parallel, fleet.nodes)
         request_plan, scenario = request.resolve(load)
+        chosen_notes = []
+    elif scenario.ranks > 1:
+        # The commands of the fleets name the ranks, even if they were chosen.
+        request_plan, scenario = request.resolve({**load, "tp": scenario.ranks})
     baseline = ttft_without_offload(scenario.preset, scenario.model, scenario.load, scenario.ranks)
     request_plan = replace(
         request_plan,
@@ -519,7 +523,7 @@ def _plan(
                 findings = search.find_cheapest(relaxed)
         incidents = _simulate_incidents(request_plan, findings.cheapest, simulate, results, tell)
     write_rows(path / TABLE, findings.study, findings.rows, ["kvtrace", "plan", *request_plan.argv])
-    notes = notes_of(scenario.preset, scenario.model, scenario.load.requests, scenario.ranks)
+    notes = [*chosen_notes, *notes_of(scenario)]
     return PlanAnswer(findings, incidents, notes, path, gpus, request_plan, scenario, folder)
 
 

@@ -62,7 +62,7 @@ def simulate(task: Task) -> Simulated:
                 trace_output.write(
                     Path(task.trace),
                     simulation,
-                    scenario.config,
+                    scenario,
                     argv,
                     baseline_stats=baseline_stats,
                 )
@@ -73,7 +73,7 @@ def simulate(task: Task) -> Simulated:
         request.drive.endurance,
         request.drive.drive_size,
     )
-    notes = scenario.preset.memory_notes(scenario.model, scenario.ranks)
+    notes = trace_output.memory_notes(scenario)
     baseline = optimum = None
     if task.is_compared:
         # After an incident requests look up again, so the optimum of the references is no bound.

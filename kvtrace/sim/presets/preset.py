@@ -33,9 +33,10 @@ from kvtrace.core.config import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import TierFacts
-from kvtrace.core.units import INT64_MAX, format_bytes, parse_duration_ns
+from kvtrace.core.units import INT64_MAX, parse_duration_ns
+from kvtrace.llm.gpu_memory import GpuMemory
 from kvtrace.llm.serving import ATTENTION, BATCH, COMPUTING, GPUS, Attention
-from kvtrace.llm.shape import ModelShape, stored_ranks
+from kvtrace.llm.shape import ModelShape
 from kvtrace.requests.users import LoadDefaults, ServingMode, Workload, complaints_of_workload
 from kvtrace.sim.policies import Policy
 from kvtrace.sim.presets.tier import (
@@ -55,8 +56,6 @@ from kvtrace.sim.presets.tier import (
 )
 
 MAX_TIERS = 8
-_USUAL_RANKS = (2, 4, 8, 16, 32)
-"""Tensor-parallel ranks that key-value heads divide over, and that servers have GPUs for."""
 PRESETS, GPU = Path(__file__).parent, "h100"
 _Ns = Annotated[int, Bounds(0, 10**9)]
 
@@ -322,42 +321,19 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         """Return a note if the capacity of tier `gpu` does not fit the memory of `ranks` GPUs
         together with the weights of `model`.
         """
-        cache_bytes = self.gpu_bytes
-        if self.gpu not in GPUS or not self.step_tokens or cache_bytes is None:
-            return []
-        if not cache_bytes:
-            return [
-                (
-                    "tiers.gpu.capacity=0: GPU memory limits no requests, and first tokens come sooner"
-                    " than on a real GPU"
-                )
-            ]
-        weights = round(model.parameters * model.weight_bytes)
-        gpu_bytes = GPUS[self.gpu].memory_bytes
+        memory = self._gpu_memory(model)
+        return [] if memory is None or self.gpu_bytes is None else memory.notes(ranks)
 
-        def copies(gpus: int) -> int:
-            """Return how many copies of the cache `gpus` ranks hold."""
-            return 1 if self.each_rank_stores else gpus // stored_ranks(model, gpus)
+    def choose_ranks(self, model: ModelShape) -> tuple[int, list[str]]:
+        """Return the tensor-parallel ranks of a user who names none, and a note if they are not 1."""
+        memory = self._gpu_memory(model)
+        return (1, []) if memory is None else memory.choose_ranks()
 
-        def fits(gpus: int) -> bool:
-            return weights + copies(gpus) * cache_bytes <= gpus * gpu_bytes
-
-        if fits(ranks):
-            return []
-        enough = next((gpus for gpus in _USUAL_RANKS if gpus > ranks and fits(gpus)), None)
-        more = "more GPUs (--tp)" if enough is None else f"more GPUs (--tp {enough})"
-        cache = f"{format_bytes(cache_bytes)} of cache"
-        cache += f" on each of {copies(ranks)}" * (copies(ranks) > 1)
-        has = (
-            f"{format_bytes(ranks * gpu_bytes)} of {ranks} x {self.gpu}; set a smaller one, {more} or"
-            " another --gpu"
-        )
-        return [
-            (
-                f"tiers.gpu.capacity: weights of {format_bytes(weights)} and {cache} do not fit in the"
-                f" {has}"
-            )
-        ]
+    def _gpu_memory(self, model: ModelShape) -> GpuMemory | None:
+        """Return the memory of the preset's GPUs; None if their computing is not modelled."""
+        if self.gpu not in GPUS or not self.step_tokens or not model.parameters:
+            return None
+        return GpuMemory(self.gpu, model, self.gpu_bytes or 0, self.each_rank_stores)
 
     def tier_list(self) -> list[TierFacts]:
         """Return the tiers in the form of the metadata."""

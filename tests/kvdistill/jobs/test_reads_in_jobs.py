@@ -74,7 +74,7 @@ def test_options_of_the_users_become_those_of_gen():
 
 
 def test_a_trace_is_simulated_until_its_drive_is_read(tmp_path):
-    users = ["--preset", "lmcache", "--model", "70b", "--users", "100"]
+    users = ["--preset", "lmcache", "--model", "70b", "--tp", "1", "--users", "100"]
     done = run_cli("kvdistill", "fio", *users, "--mode", "stat", "-o", "jobs", cwd=tmp_path)
     profile = json.loads((tmp_path / "jobs" / "profile.json").read_text())
     assert profile["read"]["ops"] > 0

@@ -132,7 +132,7 @@ def test_vllm_offers_what_a_step_computed(gen, options, tokens):
     ([], None),
     (["--gpu", "l40s"], "16.1 GB … 51.5 GB … 51.5 GB … 1 x l40s … --tp 2"),
     # 141 GB and 51.5 GB are more than 172 GB of two, less than 344 GB of four.
-    (["--model", "llama3.1-70b"], "141 GB … 51.5 GB … 85.9 GB … --tp 4"),
+    (["--model", "llama3.1-70b", "--tp", 1], "141 GB … 51.5 GB … 85.9 GB … --tp 4"),
     (["--model", "llama3.1-70b", "--tp", 4], None),
     (["--gpu", "l40s", "--tp", 2], None),
     (["--gpu", "l40s", "--set", "tiers.gpu.capacity=32GiB"], None),
