@@ -750,7 +750,7 @@ class Plan:
             target,
             self._bucket_warnings(findings),
         )
-        return "; ".join([*self._warnings(best), line, *([verdict] if verdict else [])])
+        return "; ".join([line, *([verdict] if verdict else []), *self._warnings(best)])
 
     def _bucket_warnings(self, findings: Findings) -> list[str]:
         """Return what is wrong with the object store's fleet that `store_options` chooses."""
@@ -834,7 +834,7 @@ class Plan:
         return min(rejected, key=lambda candidate: candidate.cost or 0.0, default=None)
 
     def _warnings(self, candidate: Candidate) -> list[str]:
-        """Return what a reader must know of the time of `candidate` before its figures."""
+        """Return what a reader must know of the time of `candidate`."""
         figures = candidate.rows[0].figures
         if figures is None or figures.first_token is None:
             return []

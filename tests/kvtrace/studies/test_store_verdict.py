@@ -104,6 +104,14 @@ def test_each_store_has_its_cheapest_fleet_that_is_enough(prompts, tmp_path):
     assert "object store is enough" in found["answer"]
 
 
+def test_the_answer_comes_before_what_an_overloaded_gpu_does(prompts, tmp_path):
+    found = plan(prompts, tmp_path, "--target-hit", "70%", "--set", "prefill_ns_per_token=10000000")
+    fleet, verdict, warning = (
+        found["answer"].index(words) for words in ("1 node", "object store is", "GPU OVERLOADED")
+    )
+    assert fleet == 0 < verdict < warning
+
+
 def test_an_object_store_that_answers_late_is_not_enough(prompts, tmp_path):
     """The same target as with a fast one, which no size changes: its first byte comes too late."""
     target = ("--target-hit", "70%", "--target-ttft", "p50=80ms")
