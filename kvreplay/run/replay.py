@@ -547,7 +547,10 @@ def open_tiers(setting: Setting, stack: ExitStack) -> None:
             kinds["end_bytes"].max()
         )
         peaks, grown = residency.drive_peak_bytes[index], residency.grown[index]
-        tier.expect(Holding(peaks, grown, ahead, together, setting.window.facts.objects))
+        is_populated = len(residency.populate_tier) > 0
+        tier.expect(
+            Holding(peaks, grown, ahead, together, setting.window.facts.objects, is_populated)
+        )
         stack.callback(_close_tier, tier)
         tier.open(max(together))
 

@@ -42,10 +42,6 @@ DRIVER_BYTES = 256 << 20
 UNIT_BYTES = 512
 """Objects begin at multiples of it, unless they are verified by pages."""
 OPTIONS = ("device", "copy")
-SHRINK_ADVICE = (
-    "replay less with --limit, or make the trace with a smaller tier (kvtrace gen --set"
-    " tiers.{}.capacity=40GiB)"
-)
 KINDS = ("h2d", "d2h", "d2d")
 """Directions of copies, by the numbers of replay.h."""
 GpuStruct, CopierStruct = map(REPLAY.struct, ("Gpu", "GpuCopier"))
@@ -224,7 +220,7 @@ class GpuTier(RamTier):
             raise DeviceError(
                 f"{entry('tiers', self.name, 'gpu')}: the replay needs up to"
                 f" {format_bytes(peak_bytes + sink_bytes)} there, but {device.name} has"
-                f" {format_bytes(free)} free; {SHRINK_ADVICE.format(self.name)}"
+                f" {format_bytes(free)} free; {self._holding.advice(self.name, free - sink_bytes)}"
             )
         unit = PAGE_BYTES if self._is_verified else UNIT_BYTES
         # Free extents lie scattered, as on a file.
@@ -241,7 +237,7 @@ class GpuTier(RamTier):
             raise DeviceError(
                 f"{entry('tiers', self.name, 'gpu')}: {device.name} has no room for"
                 f" {format_bytes(size + sink_bytes)} in one piece ({error});"
-                f" {SHRINK_ADVICE.format(self.name)}"
+                f" {self._holding.advice(self.name, free - sink_bytes)}"
             ) from None
         self._touched_bytes = size
         self._space = Space(size, unit, 0)

@@ -11,7 +11,7 @@ from kvreplay.tiers.tier import Native, NativeDrive, Tier, TierKind
 from kvtrace.core import np
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.memory import available_bytes
-from kvtrace.core.parameters import entry, named
+from kvtrace.core.parameters import entry
 from kvtrace.core.units import format_bytes
 
 SINK_BYTES = 128 << 20
@@ -74,8 +74,8 @@ class RamTier(Tier):
             raise DeviceError(
                 f"{entry('tiers', self.name, 'ram')}: the replay needs up to {format_bytes(need)}"
                 " there, but"
-                f" only {format_bytes(available)} of memory is available; replay less with"
-                f" {named('limit')}"
+                f" only {format_bytes(available)} of memory is available;"
+                f" {self._holding.advice(self.name, available - SINK_BYTES)}"
             )
         slots = max(2, SINK_BYTES // self._io_bytes)
         mapping, first = map_aligned(slots * self._io_bytes)

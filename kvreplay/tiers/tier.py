@@ -30,7 +30,13 @@ from kvtrace.core.errors import DeviceError
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import OBJECTS, TRACE
 from kvtrace.core.tables import objects_path, open_table
-from kvtrace.core.units import BYTES_PER_GB, format_bytes, format_duration, format_rate
+from kvtrace.core.units import (
+    BYTES_PER_GB,
+    BYTES_PER_MB,
+    format_bytes,
+    format_duration,
+    format_rate,
+)
 
 if TYPE_CHECKING:
     from kvreplay.tiers.directio import DirectIo
@@ -183,6 +189,33 @@ class Holding:
     """Peak of each drive, over all tiers that share its space."""
     objects: int = sys.maxsize
     """One more than the highest id of an object, or more."""
+    is_populated: bool = False
+    """Whether objects are written before the window begins."""
+
+    def advice(self, tier: str, free_bytes: int) -> str:
+        """Return what to do if the space on `tier` is `free_bytes`, which are too few.
+
+        The objects of a replay from the start of the trace are not more than the bytes that it
+        reads and writes. Those of a later window are mostly at most twice as many, because the
+        objects that it deletes are written first. A tenth is left for what a filesystem needs for
+        itself.
+        """
+        fitting_bytes = free_bytes * 9 // 10
+        limited = fitting_bytes // 2 if self.is_populated else fitting_bytes
+        if limited < BYTES_PER_MB:
+            return f"replay less with {named('limit')}"
+        advice = f"replay less with {named('limit', _whole_size(limited))}"
+        if sum(self.together_bytes) > sum(self.peak_bytes):
+            return advice  # A smaller tier is not enough: others share the space.
+        smaller = f"kvtrace gen --set tiers.{tier}.capacity={_whole_size(fitting_bytes)}"
+        return f"{advice}, or make the trace with a smaller tier ({smaller})"
+
+
+def _whole_size(nbytes: int) -> str:
+    """Return a size as an option takes it, rounded down to whole MB or GB."""
+    if nbytes < 10 * BYTES_PER_GB:
+        return f"{nbytes // BYTES_PER_MB}MB"
+    return f"{nbytes // BYTES_PER_GB}GB"
 
 
 Handle = Any
@@ -406,13 +439,9 @@ class Drive(Tier):
         }
 
     def _too_small(self, peak_bytes: int, free_bytes: int) -> DeviceError:
-        # A tenth is left for what a filesystem needs for itself.
-        fitting_gb = free_bytes * 9 // 10 // BYTES_PER_GB
-        smaller = f"kvtrace gen --set tiers.{self.name}.capacity={fitting_gb}GB"
-        remedy = f", or make the trace with a smaller tier ({smaller})" if fitting_gb else ""
         return DeviceError(
             f"{self.target}: the replay needs up to {format_bytes(peak_bytes)} there, but only "
-            f"{format_bytes(free_bytes)} is free; replay less with {named('limit')}{remedy}"
+            f"{format_bytes(free_bytes)} is free; {self._holding.advice(self.name, free_bytes)}"
         )
 
 
@@ -509,7 +538,9 @@ class SeveralDrives(Tier):
                     holding.peak_bytes[index : index + 1],
                     grown,
                     holding.ahead_bytes,
-                    objects=holding.objects,
+                    holding.together_bytes[index : index + 1],
+                    holding.objects,
+                    holding.is_populated,
                 )
             )
         self._peaks = holding.together_bytes

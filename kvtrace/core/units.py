@@ -30,6 +30,7 @@ DURATIONS_NS: Final = {
     "h": 3_600 * 10**9,
     "d": 86_400 * 10**9,
 }
+BYTES_PER_MB: Final = 10**6
 BYTES_PER_GB: Final = 10**9
 NS_PER_S: Final = 10**9
 US_PER_MS: Final = 1000

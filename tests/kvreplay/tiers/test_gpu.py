@@ -233,7 +233,7 @@ def test_a_gpu_stands_beside_files(tmp_path: Path) -> None:
 
 def test_a_trace_that_does_not_fit_is_refused_with_what_to_set(tmp_path: Path) -> None:
     # At most objects 0, 1 and 2 of 40 KiB.
-    fits = "123 kB … stand-in … 122 kB … --limit"
+    fits = "123 kB … stand-in … 122 kB … limit"
     with pytest.raises(DeviceError, match=pattern(fits)):
         run(tmp_path, gpu(StandIn(119 << 10)))
 
