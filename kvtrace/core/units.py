@@ -6,7 +6,7 @@ GB is 10^9 bytes, GiB is 2^30 bytes, times are nanoseconds. No other module conv
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from kvtrace.core.errors import ConfigError
@@ -265,6 +265,17 @@ def parse_share(text: str, parameter: str) -> float:
     if match is None:
         raise ConfigError(f"{named(parameter, text)}: write a share such as 80% or 0.8")
     return float(match[1]) / (100 if match[2] else 1)
+
+
+def format_prices(byte_prices: Mapping[str, float]) -> str:
+    """Return prices of a byte by name as text, which is the unit of a sum of them.
+
+    >>> format_prices({"DRAM": 4 / 2**30, "NVMe": 0.1 / 2**30})
+    '4 per GiB of DRAM and 0.1 per GiB of NVMe'
+    """
+    return " and ".join(
+        f"{price * 2**30:.4g} per GiB of {name}" for name, price in byte_prices.items()
+    )
 
 
 def price_of_byte(text: str, where: str, example: str = "4/GiB or 0.1/GiB") -> float:

@@ -123,8 +123,13 @@ def _hit_ratio(point: CurvePoint | Point, sampling_rate: float) -> float | doc.C
 _FEWEST_TICKS = 10
 
 
-def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
-    """Return the answer in one sentence."""
+def first_line(
+    sizing: Sizing, target: Target, stack: Stack, byte_prices: Mapping[str, float] | None
+) -> str:
+    """Return the answer in one sentence.
+
+    `byte_prices` are those of every instance of a tier, by role.
+    """
     chosen = sizing.chosen
     if chosen is not None:
         line = _name_capacities(chosen, sizing.labels)
@@ -137,7 +142,9 @@ def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
                     f" {share})"
                 )
         line += f": {_reached(chosen, target)}"
-        line += "" if chosen.price is None else f"; price {doc.show(chosen.price, doc.Unit.NUMBER)}"
+        if chosen.price is not None and byte_prices is not None:
+            price = doc.show(chosen.price, doc.Unit.NUMBER)
+            line += f"; price {price}, at {_prices_text(byte_prices, sizing.labels, stack)}"
         if not (stalled := chosen.stalled_requests):
             return line
         largest_load = sizing.ceiling.largest_load_bytes
@@ -168,6 +175,13 @@ def first_line(sizing: Sizing, target: Target, stack: Stack) -> str:
     )
 
 
+def _prices_text(byte_prices: Mapping[str, float], labels: Mapping[str, str], stack: Stack) -> str:
+    """Return the prices as the user gave them, and of how many instances the sum is."""
+    given = {labels[role]: price / stack.instances[role] for role, price in byte_prices.items()}
+    nodes = stack.preset.fleet.nodes
+    return units.format_prices(given) + (f", {nodes} nodes together" if nodes > 1 else "")
+
+
 def _fragility(fragile: Fragile, chosen: Point, labels: Mapping[str, str], stack: Stack) -> str:
     """Return why a smaller answer was not taken, or that the answer is not robust."""
     small, worse = fragile.point, fragile.worse
@@ -175,16 +189,16 @@ def _fragility(fragile: Fragile, chosen: Point, labels: Mapping[str, str], stack
     for role, index in stack.roles.items():
         before, after = (point.tiers[index].hit_ratio or 0.0 for point in (small, worse))
         moved.append(f"{labels[role]} {units.percent(before)} to {units.percent(after)}")
-    capacities = _name_capacities(small, labels)
     worse_capacity = _name_capacity(worse.capacities["dram"], labels["dram"])
     reason = (
-        f"with {worse_capacity} more DRAM is less: hit rate {100 * worse.hit_ratio:.2f} % in place"
-        f" of {100 * small.hit_ratio:.2f} %, because hits move ({', '.join(moved)}), and what the"
-        f" tier below keeps depends on the hits that reach it"
+        f"hit rate {100 * small.hit_ratio:.2f} %, but only {100 * worse.hit_ratio:.2f} % with"
+        f" {worse_capacity}, because hits move ({', '.join(moved)}), and what the tier"
+        " below keeps depends on the hits that reach it"
     )
     if small.capacities == chosen.capacities:
         return f"not robust: {reason}"
-    return f"{capacities} would do, but {reason}; the answer holds with more DRAM, too"
+    capacities = _name_capacities(small, labels)
+    return f"not {capacities}: {reason}; the answer reaches the target with more DRAM, too"
 
 
 def _requirements(stack: Stack) -> list[str]:

@@ -66,7 +66,7 @@ class SizeAnswer:
     @property
     def answer(self) -> str:
         """The answer in one sentence."""
-        line = first_line(self.sizing, self.target, self.stack)
+        line = first_line(self.sizing, self.target, self.stack, self.byte_prices)
         slower = None if self.chosen is None else slower_note(self.chosen.first_token)
         return f"{slower}; not recommended, but it reaches the target: {line}" if slower else line
 

@@ -245,7 +245,7 @@ def cost_line(cost: JsonObject, when: str, basis: str) -> str:
     requests, storage = cost["requests_cost_per_month"], cost["storage_cost_per_month"]
     puts, gets = (format_count(cost[f"{kind}_per_month"]) for kind in ("puts", "gets"))
     return (
-        f"{cost['name']}: {requests + storage:,.2f} a month: {puts} PUTs and {gets} GETs"
+        f"{cost['name']}: {requests + storage:,.2f} {cost['currency']} a month: {puts} PUTs and {gets} GETs"
         f" {requests:,.2f}, {format_bytes(cost['stored_bytes'])} stored{when} {storage:,.2f}"
         f" ({basis})"
     )

@@ -16,7 +16,7 @@ from kvtrace.core.config import as_text
 from kvtrace.core.document import document as doc
 from kvtrace.core.metadata import STALLS
 from kvtrace.core.statistics import is_memory, mean
-from kvtrace.core.units import counted, format_bytes
+from kvtrace.core.units import counted, format_bytes, format_prices
 from kvtrace.curves.points import Timed
 from kvtrace.curves.size import Target
 from kvtrace.sim.baseline import slower_note
@@ -619,7 +619,7 @@ def first_line(findings: Findings) -> str:
     )
     line = "; ".join([*(warning for warning in warnings if warning), line])
     if target is None:
-        return line
+        return f"{line}{_prices_of(findings)}"
     if cheapest is None:
         is_met = any(target.is_met(candidate) for candidate in findings.candidates)
         reason = (
@@ -627,10 +627,16 @@ def first_line(findings: Findings) -> str:
         )
         if findings.nearest is not best and not is_met:
             reason = f"{reason}, the nearest is {nearest}" if nearest else UNKNOWN_TIME
-        return f"{line}; for {target.describe()}: {reason}"
+        return f"{line}; for {target.describe()}: {reason}{_prices_of(findings)}"
     kind = "cheapest" if findings.study.has_prices else "smallest"
     how = f"{at_cheapest} ({_ratio(cheapest)}{_cost_of(findings, cheapest)}{stalls_of(cheapest)})"
-    return f"{line}; {kind} for {target.describe()}: {how}"
+    return f"{line}; {kind} for {target.describe()}: {how}{_prices_of(findings)}"
+
+
+def _prices_of(findings: Findings) -> str:
+    """Return the prices that give a cost its unit, as the end of the answer; "" without prices."""
+    prices = findings.study.price
+    return f"; prices: {format_prices(prices)}" if prices else ""
 
 
 def stalls_of(candidate: Candidate) -> str:

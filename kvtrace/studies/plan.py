@@ -445,6 +445,8 @@ class Plan:
         if store is Below.OBJECT:
             del settings[f"{stored}.capacity"]
             settings |= {f"{stored}.{price}": repr(getattr(medium, price)) for price in PRICES}
+            if self.prices.currency != TierSetting("").price_currency:
+                settings[f"{stored}.price_currency"] = self.prices.currency
         if self.nodes > 1 and store is not Below.NOTHING:
             settings[f"{stored}.scope"] = "node" if store is Below.NVME else "fleet"
         speeds = {

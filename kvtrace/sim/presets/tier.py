@@ -326,7 +326,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     A note says how to replay them so.
     """
     put_price_per_1000: Price = 0.0
-    """What an object store asks for 1,000 writes, in any currency.
+    """What an object store asks for 1,000 writes.
 
     Deletes are free there. With a price `kvtrace gen` prints what a month costs.
     """
@@ -334,6 +334,8 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Likewise, for 1,000 reads."""
     price_per_gb_month: Price = 0.0
     """Likewise, for a GB (10^9 bytes) that lies there for a month."""
+    price_currency: str = "USD"
+    """The currency of these prices."""
     scope: Scope = Scope.NODE
     """In a fleet: who shares it; none is shared by fewer than the tier above it."""
     streams: Streams = Streams.NONE
@@ -374,6 +376,7 @@ class TierSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         requests = reads * self.get_price_per_1000 + writes * self.put_price_per_1000
         return {
             "name": self.name,
+            "currency": self.price_currency,
             "puts_per_month": round(writes * times_a_month),
             "gets_per_month": round(reads * times_a_month),
             "requests_cost_per_month": requests / 1000 * times_a_month,
@@ -472,6 +475,7 @@ SWITCHED: Final[dict[str, tuple[str, ...]]] = {
             "loads_at_once",
             "loads_share",
             *PRICES,
+            "price_currency",
         ),
         (),
     ),

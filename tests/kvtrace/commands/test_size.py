@@ -689,6 +689,7 @@ def test_an_object_store_is_named_and_costs_what_gen_says(tmp_path):
     total = cost["requests_cost_per_month"] + cost["storage_cost_per_month"]
     (said,) = (line for line in shown.splitlines() if line.startswith("s3: ") and "a month" in line)
     assert float(said.split()[1].replace(",", "")) == pytest.approx(total, rel=0.02)
+    assert said.split()[2] == cost["currency"] == "USD"
 
 
 def test_beside_an_object_store_it_is_the_drive_that_is_sized():

@@ -53,6 +53,17 @@ def test_a_priced_answer_is_not_dearer_than_without_prices(seed, preset, prices)
     assert priced.chosen.price <= price_of(plain.capacities, *prices) * (1 + 1e-9)
 
 
+def test_a_price_has_its_unit():
+    prices = {"dram": 4.0, "nvme": 0.1}
+    options = OPTIONS | {"preset": "lmcache-disk", "target_hit": TARGET, "prices": prices}
+    unit = "at 4 per GiB of DRAM a node and 0.1 per GiB of NVMe a node, 2 nodes together"
+    assert unit.replace(" a node", "").removesuffix(", 2 nodes together") in (
+        kt.size(requests_of(1), **options).answer
+    )
+    options["knobs"] = OPTIONS["knobs"] | {"fleet.nodes": 2, "fleet.router": "prefix"}
+    assert unit in kt.size(requests_of(1), **options).answer
+
+
 @pytest.mark.parametrize("prices", PRICES)
 @pytest.mark.parametrize("preset", ["vllm-fs", "lmcache-disk"])
 def test_no_point_of_a_ladder_undercuts_a_priced_answer(preset, prices):

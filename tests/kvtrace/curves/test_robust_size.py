@@ -60,7 +60,10 @@ def test_twice_and_four_times_the_dram_reach_the_target_too(seed, preset):
         assert fragile.point.capacities == answer.capacities
     if fragile is not None:
         assert fragile.worse.hit_ratio < 0.35 <= fragile.point.hit_ratio
-        assert any("more DRAM is less" in note for note in answer.document().notes)
+        small, worse = answer.sizing.fragile.point, answer.sizing.fragile.worse
+        figures = [f"{100 * point.hit_ratio:.2f} %" for point in (small, worse)]
+        (note,) = (note for note in answer.document().notes if "because hits move" in note)
+        assert all(figure in note for figure in figures)
 
 
 def test_an_engine_that_needs_host_memory_gets_some():
