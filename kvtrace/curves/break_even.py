@@ -47,8 +47,8 @@ from kvtrace.core.units import (
     format_rate,
     percent,
 )
-from kvtrace.curves.stores import Store, parse_stores
-from kvtrace.llm.catalogue import find_model
+from kvtrace.curves.stores import Store, example_stores, parse_stores
+from kvtrace.llm.catalogue import find_model, full_model_name
 from kvtrace.llm.gpu_memory import GpuMemory
 from kvtrace.llm.serving import (
     EXAMPLE_TOKENS,
@@ -64,10 +64,6 @@ from kvtrace.requests.registry import read_requests
 from kvtrace.requests.requests import Requests
 from kvtrace.sim.chains import Chains, chunk_chains
 
-STORES: Final = ("nvme=7GB/s,100us", "object=25GB/s,30ms")
-"""The stores that are compared without any given: a PCIe 4.0 drive, and an object store whose
-bandwidth is that of a 200 Gb/s link.
-"""
 TOKENS: Final = (1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 SHORTEST_TOKENS: Final = 16
 """The shortest prefix that engines cache: one block of vLLM."""
@@ -193,7 +189,7 @@ class BreakEven:
 
     def _verdict_text(self, verdict: StoreVerdict) -> str:
         store, tokens = verdict.store, verdict.pays_from_tokens
-        name = f"{store.name} ({format_rate(store.bandwidth_bytes_per_s)})"
+        name = store.describe()
         if tokens is None:
             return f"{name} does not pay, up to {self.max_context_tokens:,} tokens"
         if tokens <= SHORTEST_TOKENS:
@@ -354,12 +350,12 @@ def break_even(
         name = "loads" if loads < 1 else "tensor_parallel"
         raise ConfigError(f"{named(name)} must be > 0")
     shape = find_model(str(model), kv_dtype)
-    compared_stores = parse_stores(STORES if stores is None else stores)
+    compared_stores = example_stores() if stores is None else parse_stores(stores)
     if isinstance(requests, str | Path):
         requests = read_requests(requests)
     return model_break_even(
         shape,
-        str(model),
+        full_model_name(str(model)),
         gpu,
         tensor_parallel,
         compared_stores,
@@ -386,7 +382,7 @@ def model_break_even(
     times = _PrefixTimes(shape, knobs, ranks)
     power_w = GPUS[gpu].power_w * ranks
     if compared_stores is None:
-        compared_stores = parse_stores(STORES)
+        compared_stores = example_stores()
     longest = shape.max_context_tokens
     lengths = _checked_lengths(prefix_tokens, longest)
     return BreakEven(

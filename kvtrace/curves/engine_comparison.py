@@ -25,7 +25,6 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
 from kvtrace.core.parameters import named
-from kvtrace.core.units import format_rate
 from kvtrace.curves.break_even import (
     SHORTEST_TOKENS,
     TOKENS,
@@ -57,8 +56,7 @@ class EngineComparison:
             engines = ", ".join(
                 f"{engine.name} {_pays_text(engine.verdicts[index])}" for engine in self.engines
             )
-            rate = format_rate(verdict.store.bandwidth_bytes_per_s)
-            clauses.append(f"{verdict.store.name} ({rate}): {engines}")
+            clauses.append(f"{verdict.store.describe()}: {engines}")
         return "; ".join(clauses)
 
     def to_polars(self) -> pl.DataFrame:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -19,12 +19,15 @@ from kvtrace.core.parameters import named
 from kvtrace.core.run.drive_file import DriveCell, DriveFile
 from kvtrace.core.units import (
     NS_PER_S,
+    format_duration,
     format_io_size,
     format_rate,
     parse_bytes,
     parse_duration_ns,
 )
 
+_EXAMPLES: Final = ("nvme=7GB/s,100us", "object=25GB/s,30ms")
+"""A PCIe 4.0 drive, and an object store whose bandwidth is that of a 200 Gb/s link."""
 _DRIVE_PREFIX: Final = "sim:"
 _BITS: Final = re.compile(r"[KMGTP]i?b(it)?(/s|ps)?$")
 """A unit in which networks are rated: 25 Gb/s are 3.1 GB/s."""
@@ -45,12 +48,33 @@ class Store:
     power_w: float | None = None
     """Power while it reads; None if it is not known."""
     note: str | None = None
-    """Where the figures come from, if they were measured."""
+    """Where the figures come from, if the user did not give them."""
+    is_assumed: bool = False
+    """Whether the figures are examples."""
+
+    def describe(self) -> str:
+        """Return the name and the figures that decide, such as "s3 (5.00 GB/s, 30.0 ms)"."""
+        latency = f", {format_duration(self.latency_ns)}" if self.latency_ns else ""
+        assumed = "assumed " if self.is_assumed else ""
+        return f"{self.name} ({assumed}{format_rate(self.bandwidth_bytes_per_s)}{latency})"
 
     def load_ns(self, size_bytes: Array | int, loads: int = 1) -> Array:
         """Return the time of a load of `size_bytes`, ns, while `loads` share the bandwidth."""
         sizes = np.asarray(size_bytes, np.float64)
         return self.latency_ns + sizes * loads / self.bandwidth_bytes_per_s * NS_PER_S
+
+
+def example_stores() -> list[Store]:
+    """Return the stores of a user who names none: a drive, and an object store."""
+    own = named("stores", "s3=5GB/s,30ms")
+    return [
+        replace(
+            store,
+            note=f"{store.describe()} is assumed; give your own, such as {own}",
+            is_assumed=True,
+        )
+        for store in parse_stores(_EXAMPLES)
+    ]
 
 
 def parse_stores(texts: Sequence[str]) -> list[Store]:

@@ -216,3 +216,13 @@ def test_a_note_says_that_the_weights_do_not_fit(ranks: int, fits: bool) -> None
     """141 GB of weights, on GPUs of 80 GiB."""
     notes = kt.break_even(model="llama3.1-70b", tensor_parallel=ranks).notes
     assert any(note.startswith("llama3.1-70b: weights of 141 GB") for note in notes) != fits
+
+
+def test_assumed_stores_say_their_figures_first():
+    assumed = kt.break_even(model="8b", gpu="h100")
+    assert assumed.model == "llama3.1-8b"
+    for figures in ("assumed 7.00 GB/s, 100 µs", "assumed 25.0 GB/s, 30.0 ms"):
+        assert figures in assumed.answer
+    assert [verdict.store.is_assumed for verdict in assumed.verdicts] == [True, True]
+    given = kt.break_even(model="8b", gpu="h100", stores=["s3=5GB/s,30ms"])
+    assert "s3 (5.00 GB/s, 30.0 ms)" in given.answer
