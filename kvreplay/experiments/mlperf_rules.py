@@ -28,6 +28,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.parameters import named as named_option
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
 SEED, TRIALS, RUNTIME_S, PAUSE_S = 42, 3, 300, 90
@@ -348,9 +349,14 @@ class Attempt:
     @property
     def space(self) -> str:
         """Compare the space needed with the space available."""
-        room = format_bytes(self.place.room_bytes)
+        capacity, room = (
+            format_bytes(size) for size in (self.capacity_bytes, self.place.room_bytes)
+        )
+        if self.asked_bytes is not None:
+            return f"at most {capacity} on {self.place.target}, {room} free there"
         return (
-            f"at most {format_bytes(self.capacity_bytes)} on {self.place.target}, {room} free there"
+            f"at most {capacity} on {self.place.target}, {SHARE_OF_FREE:.0%} of the {room} free"
+            f" there as in the benchmark ({named_option('capacity')} takes less)"
         )
 
 

@@ -99,6 +99,8 @@ class Space:
 
 SPARE_SHARE = 0.25
 """Space beyond the replay's peak, because free extents lie scattered; a share of that peak."""
+_FREE_SHARE = 0.01
+"""Share of a filesystem's free space that a file leaves to others, if its peak fits without it."""
 FREED_ONLY = "only free space: no I/O to the device"
 """The effect of deletes that do not discard."""
 START_BYTES = 1 << 20
@@ -151,6 +153,8 @@ class ExtentTier(Drive):
             os.preadv(self._fd, [block], 0)
             header = decode_header(block[:])
         self._filled_bytes = 0 if header is None or self.is_discarding else header.filled_bytes
+        if not self.is_device:
+            available = max(START_BYTES + own_peak, int(available * (1 - _FREE_SHARE)))
         self._used_bytes = min(desired, available) // self.alignment * self.alignment
         # Write the header first, so that a later run recognizes the target even if this one dies.
         self._note_filled(self._filled_bytes)

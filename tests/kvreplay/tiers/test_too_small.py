@@ -7,6 +7,7 @@ import pytest
 
 import kvreplay
 import kvtrace as kt
+from kvreplay.tiers import directio
 from kvtrace.core.errors import DeviceError
 from kvtrace.core.units import parse_bytes
 
@@ -49,6 +50,17 @@ def test_the_tier_of_a_refusal_fits(small):
     capacity = re.search(r"tiers\.nvme\.capacity=(\w+)", refusal(simulated("512MiB"), small))[1]
     run = kvreplay.replay(simulated(capacity), tiers={"nvme": small})
     assert run.figures().height > 0
+
+
+def test_a_file_leaves_a_hundredth_of_its_filesystem(small, monkeypatch):
+    sizes, allocate = [], directio.allocate
+    monkeypatch.setattr(
+        directio, "allocate", lambda fd, size: (sizes.append(size), allocate(fd, size))
+    )
+    kvreplay.replay(simulated("90MB"), tiers={"nvme": small / "tier.dat"})
+    # Its peak of 90 MB and a quarter more would be all that is free.
+    (size,) = sizes
+    assert 80_000_000 < size <= 0.99 * FREE_BYTES
 
 
 def test_tiers_that_share_a_filesystem_get_a_limit(small):
