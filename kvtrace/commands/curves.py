@@ -200,8 +200,8 @@ def size(
 
     Without prices, small ones.
 
-    Without prices the answer has as little DRAM as will do beside the grid's NVMe, and then as
-    little NVMe. Each point is a simulation as of gen; where all would take long, it is estimated
+    Without prices the answer has as little DRAM as will do with ample NVMe, and then as little
+    NVMe. Each point is a simulation as of gen; where all would take long, it is estimated
     from samples of the objects, with its error, and the answer is simulated in full. FILE is served
     in order, and computing is not modelled, unless --gpu, --target-ttft or --slo is given. --slo is
     a target, too: 99 % of the requests must be within its limits (ttft=2s,tpot=50ms,share=95%).

@@ -590,7 +590,24 @@ class _Search:
         start, inner = best, free[-1]
         if free[0] == "dram":
             best = start = self._minimize(best, free[0], self._evaluate)
+            if inner != free[0]:
+                best = start = self._minimize_beside_most(best, free[0], inner)
         return self._finish(best, start, inner, free, points)
+
+    def _minimize_beside_most(self, best: Point, outer: str, inner: str) -> Point:
+        """Return the point with the least `outer`, beside the most `inner` if that needs less.
+
+        A grid's first point that reaches the target has as little `inner` as will do there. With
+        more of it, less `outer` may do, but hardly less than one whole load.
+        """
+        if (best.capacities[outer] or 0) <= (self._unstalled_bytes(outer) or 0):
+            return best
+        [most] = self._evaluate([best.capacities | {inner: self._max_bytes}])
+        if not self._is_met(most):
+            return best
+        least = self._minimize(most, outer, self._evaluate)
+        least_bytes, best_bytes = least.capacities[outer] or 0, best.capacities[outer] or 0
+        return least if least_bytes * self._tolerance < best_bytes else best
 
     def _search_for_price(
         self, answer: Point, points: list[Point], axes: dict[str, list[int | None]]

@@ -53,6 +53,21 @@ def test_a_priced_answer_is_not_dearer_than_without_prices(seed, preset, prices)
     assert priced.chosen.price <= price_of(plain.capacities, *prices) * (1 + 1e-9)
 
 
+@pytest.mark.parametrize(("preset", "seed", "target"), [
+    ("vllm-fs", 4, 0.1), ("vllm-fs", 4, 0.5), ("vllm-fs", 7, 0.5), ("lmcache-disk", 6, 0.1),
+])  # fmt: skip
+def test_no_less_dram_reaches_the_target_with_ample_nvme(preset, seed, target):
+    answer = kt.size(requests_of(seed), preset=preset, target_hit=target, **OPTIONS)
+    stack = answer.stack.with_chains()
+    ample_bytes = max(point.capacities["nvme"] for point in answer.sizing.points)
+    for share in np.geomspace(1 / 40, 1 / 1.03, 30):
+        dram = int(share * answer.capacities["dram"])
+        for nvme in (ample_bytes // 16, ample_bytes // 4, ample_bytes, 2 * ample_bytes):
+            # As an answer, it would have to hold with more DRAM, too.
+            points = [stack.simulate({"dram": more * dram, "nvme": nvme}) for more in (1, 2, 4)]
+            assert any(point.hit_ratio < target or point.stalled_requests for point in points)
+
+
 def test_a_price_has_its_unit():
     prices = {"dram": 4.0, "nvme": 0.1}
     options = OPTIONS | {"preset": "lmcache-disk", "target_hit": TARGET, "prices": prices}
