@@ -17,9 +17,11 @@ from kvdistill.queries.window import parse_window
 from kvdistill.query_api import Source, path_of
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.core.temporary import TemporaryFolder
 
 
+@suggest_keywords
 def distil(
     source: Source,
     tier: str | None = None,
@@ -60,6 +62,7 @@ def distil(
     return distil_source(path_of(source), tier, window, folder.path, folder).profile
 
 
+@suggest_keywords
 def fio_jobs(
     source: Profile | Source, tier: str | None = None, options: JobOptions | None = None
 ) -> FioJobs:

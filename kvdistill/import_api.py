@@ -8,9 +8,10 @@ from pathlib import Path
 from kvdistill.formats.formats import Account, Format, ImportOptions
 from kvdistill.formats.importing import import_files
 from kvtrace.core.errors import ConfigError
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 
 
+@suggest_keywords
 def import_file(
     files: str | Path | Sequence[str | Path],
     output: str | Path,

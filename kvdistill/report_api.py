@@ -11,9 +11,11 @@ from kvdistill.reports.compare import Comparison
 from kvdistill.reports.output import BUCKETS, Reports, make_reports, read_comparison, write_report
 from kvtrace.core import pl
 from kvtrace.core.document.document import Document
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.core.statistics import parse_endurance
 
 
+@suggest_keywords
 def report(
     source: Source | Sequence[Source],
     output: str | Path | None = None,

@@ -31,6 +31,7 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.files import check_new
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.limit import Limit
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.core.units import parse_duration_ns, positive
 
 
@@ -70,6 +71,7 @@ class WrittenStoreJobs:
         return f"WrittenStoreJobs({', '.join(self.files)})"
 
 
+@suggest_keywords
 def warp(
     source: Source,
     output: str | Path,
@@ -119,6 +121,7 @@ def warp(
     )
 
 
+@suggest_keywords
 def sai3(
     source: Source,
     output: str | Path,

@@ -50,7 +50,7 @@ from kvtrace.core.app import QUIET, progress
 from kvtrace.core.document.document import Document
 from kvtrace.core.document.sweep_document import sweep_document
 from kvtrace.core.errors import ConfigError, KvError
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.run.drive_file import DriveFile
 from kvtrace.core.run.run_file import MLPERF_FILE, generate
 from kvtrace.core.run.sweep_file import Axis, Card, LoadSweep
@@ -135,6 +135,7 @@ _POINT_COLUMNS = (
 )
 
 
+@suggest_keywords
 def sweep(
     trace: Trace | str | Path | None = None,
     *,
@@ -320,6 +321,7 @@ class Scorecard:
         return self.to_polars()._repr_html_()
 
 
+@suggest_keywords
 def scorecard(
     target: str | Path,
     *,
@@ -457,6 +459,7 @@ class MlperfRun:
         return f"<MlperfRun: {'; '.join(result.answer for result in self.results)}>"
 
 
+@suggest_keywords
 def plan_mlperf(
     options: str | Sequence[str],
     *,
@@ -551,6 +554,7 @@ def plan_mlperf(
     return MlperfPlan(attempts, [rules_of(attempt) for attempt in attempts], path, folder)
 
 
+@suggest_keywords
 def run_mlperf(
     plan: MlperfPlan,
     *,
@@ -624,6 +628,7 @@ def run_mlperf(
     return MlperfRun(plan.output, results, error, plan)
 
 
+@suggest_keywords
 def combine_mlperf(
     folders: Sequence[str | Path],
     output: str | Path,
@@ -687,6 +692,7 @@ class MlperfCheck:
         return f"<MlperfCheck: {self.answer}>"
 
 
+@suggest_keywords
 def check_mlperf(
     tree: str | Path, *, argv: Sequence[str] = ("kvreplay.check_mlperf",)
 ) -> MlperfCheck:

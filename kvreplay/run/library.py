@@ -20,6 +20,7 @@ from kvtrace.core import pl
 from kvtrace.core.app import QUIET
 from kvtrace.core.errors import ConfigError, FailedOperations, KvError, TraceError
 from kvtrace.core.notebook import html_table
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.core.remote import local_path
 from kvtrace.core.run.figures import Evidence, LimitCause, RequestFigures, RunVerdict, Summary
 from kvtrace.core.run.run_file import BLOCKS_FILE, OPS_FILE, SERIES_FILE, SERVED_FILE, RunFile
@@ -251,6 +252,7 @@ class Run:
         return f"<b>{html.escape(self.verdict.sentence)}</b>{html_table(columns, rows)}"
 
 
+@suggest_keywords
 def replay(
     trace: Trace | str | Path,
     *,

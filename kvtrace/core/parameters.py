@@ -6,8 +6,10 @@ A message of the library says `sample=0.5`. While a command runs, the same messa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 _FLAGS = {
     "endpoints": "--endpoint",
@@ -24,6 +26,21 @@ _FLAGS = {
     "tiers": "--tier",
 }
 """Options whose names do not follow from their parameters, in all commands."""
+
+
+_PARAMETERS = {
+    "force": ("overwrite",),
+    "output": ("path",),
+    "set": ("knobs", "settings"),
+    "dram": ("capacities",),
+    "nvme": ("capacities",),
+    "policy": ("policies",),
+    "save_traces": ("traces",),
+}
+"""Parameters of the library for options that have no parameter of their name."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class _Naming:
@@ -87,3 +104,41 @@ def setting(text: str) -> str:
     """
     key, equals, value = text.partition("=")
     return entry("knobs", key, value) if equals else named("knobs", text)
+
+
+def suggest_keywords(function: Callable[P, R]) -> Callable[P, R]:
+    """Return `function`, which names the right argument if it is called with a wrong one.
+
+    A user of the command line tries the option's name: `limit`, where Python has `max_requests`.
+
+    >>> @suggest_keywords
+    ... def simulate(*, max_requests: int = 0) -> int:
+    ...     return max_requests
+    >>> simulate(limit=5)
+    Traceback (most recent call last):
+    TypeError: simulate() has no argument 'limit'; use max_requests
+    """
+    code = function.__code__
+    parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    known = frozenset(parameters)
+
+    @wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> R:
+        if not known.issuperset(keywords):
+            wrong = next(name for name in keywords if name not in known)
+            raise TypeError(wrong_keyword(function.__name__, wrong, parameters))
+        return function(*args, **keywords)
+
+    return checked
+
+
+def wrong_keyword(function: str, wrong: str, parameters: Sequence[str]) -> str:
+    """Return an error on the argument `wrong`: which of `parameters` is meant, or all of them."""
+    from difflib import get_close_matches
+
+    flag = f"--{wrong.replace('_', '-')}"
+    meant = [name for name in parameters if _FLAGS.get(name) == flag]
+    meant += [name for name in _PARAMETERS.get(wrong, ()) if name in parameters]
+    meant += get_close_matches(wrong, parameters, 1)
+    remedy = f"use {meant[0]}" if meant else f"it has {', '.join(parameters)}"
+    return f"{function}() has no argument {wrong!r}; {remedy}"

@@ -38,7 +38,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import prefix_compute_ns
 from kvtrace.core.notebook import html_table
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.units import (
     NS_PER_S,
     counted,
@@ -301,6 +301,7 @@ def chart_of(engines: Sequence[tuple[str, BreakEven]]) -> Chart:
     )
 
 
+@suggest_keywords
 def break_even(
     requests: Requests | str | Path | None = None,
     *,

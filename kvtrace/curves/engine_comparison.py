@@ -24,7 +24,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.curves.break_even import (
     SHORTEST_TOKENS,
     TOKENS,
@@ -132,6 +132,7 @@ class EngineComparison:
         return html_table(["engine", "store", "pays from (tokens)"], rows)
 
 
+@suggest_keywords
 def compare_engines(
     requests: Requests | str | Path | None = None,
     *,

@@ -21,7 +21,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.units import counted, format_bytes, parse_bytes, parse_duration_ns
 from kvtrace.curves.documents import bounded_capacity, curve_document
 from kvtrace.curves.mrc import CurvePoint, HitCurve, SufficientCapacity, check_policy, sweep
@@ -37,6 +37,7 @@ from kvtrace.sim.presets.tier import MAX_TTL_NS
 _MAX_BLOCKS = 2**62
 
 
+@suggest_keywords
 def hit_ratio_curve(
     requests: Requests | str | Path,
     *,
@@ -182,6 +183,7 @@ class CapacityCurve:
         return html_table(["capacity", "hit rate"], rows)
 
 
+@suggest_keywords
 def capacity_curve(
     requests: Requests | str | Path,
     *,
@@ -307,6 +309,7 @@ class HitCounts:
         return html_table(["capacity in blocks", "hits"], rows)
 
 
+@suggest_keywords
 def count_hits(
     requests: Requests | str | Path,
     capacity_blocks: Sequence[int | None],

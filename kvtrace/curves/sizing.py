@@ -16,7 +16,7 @@ from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
-from kvtrace.core.parameters import entry, named, setting
+from kvtrace.core.parameters import entry, named, setting, suggest_keywords
 from kvtrace.core.simulation_stats import TimeToFirstToken
 from kvtrace.core.statistics import parse_endurance
 from kvtrace.core.units import format_bytes, parse_bytes
@@ -169,6 +169,7 @@ class SizeAnswer:
         return f"<b>{self.answer}</b>{html_table([*roles, 'hit rate'], rows)}"
 
 
+@suggest_keywords
 def size(
     requests: Requests | str | Path | None = None,
     *,
@@ -287,6 +288,7 @@ def size(
     )
 
 
+@suggest_keywords
 def size_scenario(
     scenario: Scenario,
     *,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.notebook import html_table
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.llm import shape as shapes
 from kvtrace.llm.catalogue import describe_model, find_model, full_model_name, load_models
 
@@ -122,6 +123,7 @@ class Model:
         return html_table(["model", *facts], [[self.name, *facts.values()]])
 
 
+@suggest_keywords
 def model(name: str | Path, *, kv_dtype: str | None = None) -> Model:
     """Return a model by its name here, its Hugging Face name, or the path of its `config.json`.
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from kvtrace.core import np
 from kvtrace.core.errors import ConfigError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, wrong_keyword
 
 if TYPE_CHECKING:
     from kvtrace.requests.requests import Requests, Reshaping
@@ -135,6 +135,10 @@ def read(
     return reshape(requests, reshaping, np.random.default_rng([seed, 1]))
 
 
+_ARGUMENTS: Final = ("path", "source", "max_requests", "time_scale", "seed")
+"""The arguments of `read_requests` besides the options of the sources."""
+
+
 def read_requests(
     path: str | Path,
     *,
@@ -176,6 +180,9 @@ def read_requests(
     """
     from kvtrace.requests.requests import Reshaping
 
+    known = {name for source_ in SOURCES.values() for name in source_.options}
+    if wrong := sorted(options.keys() - known):
+        raise TypeError(wrong_keyword("read_requests", wrong[0], (*_ARGUMENTS, *sorted(known))))
     path = Path(path)
     reshaping = Reshaping(max_requests=max_requests, time_scale=time_scale)
     return read(source or detect(path), path, options, reshaping, seed)

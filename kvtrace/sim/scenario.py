@@ -13,7 +13,7 @@ from typing import Final
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.units import parse_duration_ns, positive
 from kvtrace.llm import serving
 from kvtrace.llm.catalogue import find_model, full_model_name, logged_model
@@ -94,6 +94,7 @@ class OpenLoop:
 
 
 # Long: each step needs the result of the one before it.
+@suggest_keywords
 def build_scenario(
     requests: Requests | None = None,
     *,

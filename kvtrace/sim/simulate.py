@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
+from kvtrace.core.parameters import suggest_keywords
 from kvtrace.core.tables import is_folder, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.trace import Trace, open_trace
@@ -25,6 +26,7 @@ Progress = Callable[[float], None]
 """Takes the simulated time reached so far, ns."""
 
 
+@suggest_keywords
 def simulate(
     requests: Requests | str | Path | None = None,
     *,

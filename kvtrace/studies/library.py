@@ -18,7 +18,7 @@ from kvtrace.core.app import QUIET
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError, KvError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.core.parameters import named
+from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import price_of_byte
 from kvtrace.curves.break_even import mean_break_even
@@ -265,6 +265,7 @@ def load_study(study: str | Path | Mapping[str, object]) -> Study:
     return loaded
 
 
+@suggest_keywords
 def study(
     study: str | Path | Mapping[str, object],
     *,
@@ -346,6 +347,7 @@ def study(
     return StudyAnswer(findings, path, folder)
 
 
+@suggest_keywords
 def plan(
     load: Mapping[str, object],
     *,

@@ -12,7 +12,7 @@ from pathlib import Path
 from kvtrace.core.document.document import Document
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.core.parameters import named, setting
+from kvtrace.core.parameters import named, setting, suggest_keywords
 from kvtrace.core.simulation_stats import SimulationStats
 from kvtrace.core.statistics import Endurance, parse_endurance
 from kvtrace.core.trace import Trace
@@ -63,6 +63,7 @@ class ScenarioTrace:
         return simulation_document(self.to_dict(), self.stats)
 
 
+@suggest_keywords
 def simulate_scenario(
     scenario: Scenario,
     path: str | Path,
@@ -147,6 +148,7 @@ class TrainingTrace:
         return document(self.to_dict())
 
 
+@suggest_keywords
 def simulate_training(
     path: str | Path,
     *,
