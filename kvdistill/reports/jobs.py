@@ -5,12 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvdistill.jobs.check import Closeness
 from kvdistill.jobs.closeness import ClosenessPair
 from kvdistill.jobs.fio_jobs import WrittenJobs
-from kvdistill.jobs.job import expectation_text
+from kvdistill.jobs.job import PREFILL, expectation_text
 from kvdistill.jobs.store_jobs import StoreCloseness, StoreJobs
 from kvdistill.jobs.verdicts import StreamFigures, Verdict
 from kvdistill.profile.profile import Profile
@@ -110,7 +111,7 @@ def written_document(
         warnings = [line for line in answers if line.startswith(_WARNING)]
         others = [line for line in answers if not line.startswith(_WARNING)]
         coverage = _coverage_lines(written.profile)
-        lines_of_answer = [*warnings, *coverage, *others, *lines_of_answer]
+        lines_of_answer = [*warnings, *coverage, *others, *lines_of_answer, _run_line(files)]
     elif written.log is not None:
         log = written.log
         counts = {
@@ -128,6 +129,15 @@ def written_document(
     if compared is not None:
         chapters.append(_replay_chapter(compared))
     return Document("", lines_of_answer[0], chapters, subject=lines_of_answer[1:])
+
+
+def _run_line(files: Iterable[str]) -> str:
+    """Return how to run the jobs of `files`."""
+    jobs = [f"fio {name}" for name in files if name.endswith(".fio") and name != PREFILL]
+    return (
+        f"Run there: fio {PREFILL} once, then {' or '.join(jobs)}; a job's head says what it needs"
+        " and overwrites"
+    )
 
 
 def _coverage_lines(profile: Profile) -> list[str]:

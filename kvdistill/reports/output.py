@@ -43,6 +43,7 @@ from kvtrace.core.run.run_file import (
     MLPERF_FILE,
     OPS_FILE,
     PROBE_FILE,
+    TRIALS_FILE,
     TRIALS_FOLDER,
     MlperfMark,
     find_mark,
@@ -91,15 +92,9 @@ def report(path: Path, buckets: int = BUCKETS, endurance: Endurance | None = Non
             (name for name in (OPS_FILE, TRACE_FILE) if (path / name).is_file()), None
         )
         if table_file is None:
-            sides = [path / side for side in ("a", "b")]
-            compared = (
-                f"; kvdistill compare {sides[0]} {sides[1]} reports on both sides of a comparison"
-                if all(side.is_dir() for side in sides)
-                else list_runs_below(path)
-            )
             raise ConfigError(
                 f"{path}: no run of kvreplay in this folder ({OPS_FILE} is missing), no"
-                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{compared}"
+                f" {PROBE_FILE}, {CLOSENESS} or {TRACE_FILE}{list_runs_below(path)}"
             )
         path = path / table_file
     if tables.open_table(path).table is OPS:
@@ -194,6 +189,7 @@ def make_reports(
 
     Raises the same errors as `report`.
     """
+    paths = _with_sides(paths)
     sides = _read(paths, buckets, endurance)
     all_reports = [report_of_trial for side in sides for report_of_trial in side.reports]
     names = [name for side in sides for name in side.names]
@@ -217,6 +213,7 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
 
     Raises the same errors as `report` and `compare`.
     """
+    paths = _with_sides(paths)
     cards = [find_card(path) for path in paths]
     if found_cards := [card for card in cards if card is not None]:
         if None in cards:
@@ -229,6 +226,17 @@ def read_comparison(paths: Sequence[Path]) -> tuple[Comparison, Document]:
         return compared, fold_chapters(cards_document(compared, found_cards))
     compared, document = comparison_of(_read(paths, BUCKETS, None))
     return compared, fold_chapters(document)
+
+
+def _with_sides(paths: Sequence[Path]) -> list[Path]:
+    """Return `paths`, with both sides in place of a folder of `kvreplay compare`."""
+    return [side for path in paths for side in _sides_of(path) or [path]]
+
+
+def _sides_of(path: Path) -> list[Path]:
+    sides = [path / name for name in ("a", "b")]
+    are_trials = all((side / TRIALS_FILE).is_file() for side in sides)
+    return sides if are_trials and not (path / OPS_FILE).exists() else []
 
 
 def _read(paths: Sequence[Path], buckets: int, endurance: Endurance | None) -> list[ReportedTrials]:

@@ -49,6 +49,19 @@ def test_the_sides_take_turns_and_are_compared(places):
     assert len(json.loads((places / "out/b/trials.json").read_text())["runs"]) == 3
 
 
+def test_the_folder_of_a_comparison_stands_for_its_sides(places):
+    compare(places, "--trials", "2", "-o", "out")
+    whole, sides = (
+        json.loads(run_cli("kvdistill", "compare", *named, "--json", cwd=places).stdout)
+        for named in (["out"], ["out/a", "out/b"])
+    )
+    assert whole == sides
+    run_cli("kvdistill", "report", "out", "-o", "drives.md", cwd=places)
+    run_cli("kvdistill", "report", "out/a", "out/b", "-o", "sides.md", cwd=places)
+    pages = [(places / name).read_text() for name in ("drives.md", "sides.md")]
+    assert pages[0] == pages[1].replace("sides.md", "drives.md")
+
+
 def test_what_fails_on_one_side_is_not_said_of_the_other(places, monkeypatch):
     def replay(asked):
         done = replaying.replay(asked)
