@@ -451,7 +451,9 @@ def _trace_source(file: Path, tier: str | None) -> _Source:
     reader = tables.open_table(file, TRACE)
     names = [t.name for t in reader.meta.tiers]
     if not tier and len(names) != 1:
-        raise ConfigError(f"{file}: choose a tier with {named('tier')}: {', '.join(names)}")
+        raise ConfigError(
+            f"{file}: choose a tier of {', '.join(names)}, such as {named('tier', names[-1])}"
+        )
     name = tier or names[0]
     rows = partial(tier_rows, reader, find_tier_place(reader.meta, name))
     return _Source(

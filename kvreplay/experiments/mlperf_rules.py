@@ -28,6 +28,7 @@ from kvtrace.core.document.document import (
     table_of,
 )
 from kvtrace.core.errors import ConfigError, DeviceError
+from kvtrace.core.parameters import entry as named_entry
 from kvtrace.core.parameters import named as named_option
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration
 
@@ -98,6 +99,11 @@ def _one(name: str) -> LockedOption:
     if option is not None:
         return option
     names = [o.name for o in OPTIONS]
+    if Path(name).exists():
+        raise ConfigError(
+            f"{name} is no locked option: name the storage under test as"
+            f" {named_entry('tiers', STORAGE, name)}"
+        )
     near = get_close_matches(plain, [*names, *SHORT], n=1, cutoff=0.3)
     hint = f"; did you mean {near[0]}? There" if near else "; there"
     raise ConfigError(

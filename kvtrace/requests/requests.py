@@ -76,7 +76,7 @@ class SessionColumns(TypedDict, total=False):
     untimed: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Requests:
     """The requests of a file, as columns in order of arrival; the n-th row is request n.
 
@@ -190,10 +190,20 @@ class Requests:
         """
         return requests_of_arrow(table, block_tokens)
 
+    def __repr__(self) -> str:
+        """Return the source, the number of requests, and over how long they arrive."""
+        kind = self.origin.get("kind", "an unknown source")
+        span = format_duration(self._span_ns)
+        return f"<Requests of {kind}: {len(self):,} requests over {span}>"
+
+    @property
+    def _span_ns(self) -> int:
+        return int(self.arrival_ns[-1] - self.arrival_ns[0]) if len(self) else 0
+
     def _repr_html_(self) -> str:
         """Return a summary for a notebook."""
         columns = ["requests", "span, s", "input tokens", "output tokens"]
-        span_s = (self.arrival_ns[-1] - self.arrival_ns[0]) / 1e9 if len(self) else 0.0
+        span_s = self._span_ns / 1e9
         cells = [
             f"{len(self):,}",
             f"{span_s:,.1f}",

@@ -74,6 +74,12 @@ def test_what_is_no_option_is_refused_with_the_nearest(names, said):
     assert shows(str(caught.value), said)
 
 
+def test_a_drive_named_as_an_option_gets_its_argument(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        resolve(["v3-8b", str(tmp_path)])
+    assert f"tiers={{'nvme': '{tmp_path}'}}" in str(caught.value)
+
+
 def kept(found: Attempt, phrase: str) -> Kept:
     """Return whether the rule that the phrase names is kept."""
     (rule,) = (rule for rule in rules_of(found) if shows(rule.rule, phrase))
