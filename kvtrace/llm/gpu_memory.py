@@ -12,6 +12,7 @@ from kvtrace.llm.shape import ModelShape, divides_over, read_bytes, stored_ranks
 
 _USUAL_RANKS: Final = (2, 4, 8, 16, 32)
 """Tensor-parallel ranks that servers have GPUs for."""
+MOST_RANKS: Final = _USUAL_RANKS[-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from kvtrace.core.parameters import named, suggest_keywords
 from kvtrace.core.units import parse_duration_ns, positive
 from kvtrace.llm import serving
 from kvtrace.llm.catalogue import find_model, full_model_name, logged_model
+from kvtrace.llm.gpu_memory import MOST_RANKS
 from kvtrace.llm.shape import ModelShape
 from kvtrace.requests.requests import Requests, Turns, choose
 from kvtrace.requests.users import (
@@ -241,12 +242,11 @@ def _resolve_preset(
 
         return load_preset(preset, settings, gpu, computing_times), _Gpus(ranks, roofline, notes)
 
-    resolved, gpus = resolve(tensor_parallel or 1, ())
-    if tensor_parallel is None:
-        ranks, notes = resolved.choose_ranks(shape)
-        if ranks > 1:
-            return resolve(ranks, notes)
-    return resolved, gpus
+    if tensor_parallel is not None:
+        return resolve(tensor_parallel, ())
+    # On one GPU the times of a large model may be beyond what a preset takes.
+    most, _ = resolve(MOST_RANKS, ())
+    return resolve(*most.choose_ranks(shape))
 
 
 def _check_knobs_of_users(

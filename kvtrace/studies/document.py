@@ -78,6 +78,7 @@ def document(findings: Findings, name: str, *, is_page: bool) -> doc.Document:
         if candidate is not None and candidate.rows[0].figures is not None
         for note in candidate.rows[0].figures.notes
     ]
+    warnings += _notes_of_others(findings, [answer for answer in answers.values() if answer])
     wear_keys = [key for key in ("drive-size", "endurance") if key in findings.study.keys]
     if wear_keys and not any(
         row.figures and row.figures.drive_written_bytes for row in findings.rows
@@ -125,6 +126,30 @@ _HOW_SENSITIVE = (
     " configurations that are equal in all else; at most: the largest difference within one such"
     " group"
 )
+
+
+def _notes_of_others(findings: Findings, answers: Sequence[Candidate]) -> list[str]:
+    """Return the notes that none of the `answers` has, with the first configuration that has them.
+
+    The number of GPUs may have been chosen, and then configurations differ by more than the knobs.
+    """
+    figures = [(row.configuration, row.figures) for row in findings.rows if row.figures]
+    if len({result.notes for _, result in figures}) == 1:
+        return []
+    said = {
+        note
+        for answer in answers
+        if answer.rows[0].figures
+        for note in answer.rows[0].figures.notes
+    }
+    first_of = {
+        note: configuration
+        for configuration, result in reversed(figures)
+        for note in result.notes
+        if note not in said
+    }
+    varied = findings.study.varied
+    return [f"{configuration.named(varied)}: {note}" for note, configuration in first_of.items()]
 
 
 def _cost_unit(findings: Findings) -> doc.Unit:

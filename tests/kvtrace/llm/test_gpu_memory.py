@@ -35,6 +35,9 @@ def ranks_of(**given):
     ({"tensor_parallel": 1}, (1, 0)),
     ({"tensor_parallel": 8}, (8, 0)),
     ({"model": "llama3.1-8b"}, (1, 0)),
+    # A step of 811 GB takes over a second on one L40S, more than a preset takes; 20 of 48 GiB hold
+    # weights and cache.
+    ({"model": "llama3.1-405b", "gpu": "l40s"}, (32, 1)),
     ({"preset": "mlperf"}, (1, 0)),
     # Latents are whole on each rank: 671 GB and 16 times 51.5 GB exceed 16 GPUs, as do 32 not.
     ({"model": "deepseek-v3"}, (32, 1)),
@@ -77,3 +80,19 @@ def test_a_break_even_is_of_gpus_that_hold_the_model():
     answer = json.loads(run_cli("kvtrace", "breakeven", "--model", "70b", "--json").stdout)
     assert answer["tensor_parallel"] == 4
     assert kt.break_even(model="70b", tensor_parallel=1).tensor_parallel == 1
+
+
+def test_a_study_notes_where_the_number_of_gpus_differs(tmp_path):
+    file = tmp_path / "study.toml"
+    file.write_text("""
+[base]
+users = 2
+duration = "5s"
+preset = "lmcache-disk"
+model = "llama3.1-70b"
+
+[grid]
+tiers.gpu.capacity = ["16GiB", "48GiB"]
+""")
+    shown = run_cli("kvtrace", "study", file, "-o", tmp_path / "study").stdout
+    assert shown.count("--tp 2 is chosen") == shown.count("--tp 4 is chosen") == 1
