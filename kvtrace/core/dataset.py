@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -27,7 +27,7 @@ from kvtrace.core import metadata, pa, pa_fs, pc, pq
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
 from kvtrace.core.files import MANIFEST, decode_json, read_json, write_text
 from kvtrace.core.metadata import Metadata
-from kvtrace.core.remote import RemoteFolder, remote_folder
+from kvtrace.core.remote import RemoteFolder, convert_s3_errors, remote_folder
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
 from kvtrace.core.table_files import (
@@ -178,7 +178,7 @@ class DatasetReader(Reader):
         """Return a reader of a part; TraceError if it is not the file that was written."""
         part, path = self.parts[index], self.part_path(index)
         if self._remote:
-            with self._remote.open(part.name) as file:
+            with convert_s3_errors(path), self._remote.open(part.name) as file:
                 _check_size(path, part, file.size())
                 _check_footer(path, part, file)
             reader: ParquetReader = RemoteParquetReader(self._remote, part)
@@ -519,10 +519,12 @@ def _refuse_foreign_files(path: Path) -> None:
     if not path.is_dir():
         raise DeviceError(f"{path} is not a folder; name a new one, or a file *.parquet")
     files = {entry.name for entry in path.iterdir()}
-    if files:
-        with suppress(TraceError):
+    if files and is_dataset(path):
+        try:
             contents = _read_contents(path)
-            files -= {MANIFEST, *(file.name for file in (*contents.parts, *contents.tables))}
+        except TraceError as error:
+            raise DeviceError(f"{error}; or remove the folder, or name another one") from None
+        files -= {MANIFEST, *(file.name for file in (*contents.parts, *contents.tables))}
     if files:
         raise DeviceError(
             f"{path} holds other files than a trace dataset, such as {min(files)}; name a new or"

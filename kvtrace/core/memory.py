@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kvtrace.core.errors import OutOfMemory
 from kvtrace.core.mounts import control_groups
 from kvtrace.core.system_files import sys_text
-from kvtrace.core.units import format_bytes
+from kvtrace.core.units import INT64_MAX, format_bytes
 
 _MACHINE = Path("/proc/meminfo")
 
@@ -21,18 +21,19 @@ class MemoryLimit(NamedTuple):
     limit_bytes: int
     """What all processes under this limit may have together."""
     used: Path | None
-    """The file that tells how much is used. None for the machine, of which the kernel tells what
-    is available."""
+    """File with the bytes in use; None for the machine, whose `stat` has what is available."""
     stat: Path
-    """The file that tells what is available, or how much of what is used are cached files.
+    """File with the bytes of cached files, or with the memory that is available on the machine.
 
     The kernel drops cached files before it refuses memory. Those that were read twice are
     `active`, which delays their turn, but protects none of them.
     """
     keys: tuple[str, str]
-    """How lines of `stat` begin whose numbers are added: of the machine in KiB, else in bytes."""
-    may_swap: bool = True
-    """Whether the kernel may move pages to swap space before it kills a process."""
+    """Prefixes of the lines of `stat` to add up: KiB for the machine, bytes for a control group."""
+    swap_bytes: int = INT64_MAX
+    """Swap space that the kernel may use before it kills a process, as far as there is any."""
+    swap_used: Path | None = None
+    """File with the bytes of `swap_bytes` in use; None if that has no limit of its own."""
 
     @property
     def free_bytes(self) -> int | None:
@@ -50,54 +51,73 @@ def available_bytes() -> int | None:
     It is the least of the kernel's available memory, the room in the limits of its control group
     and of the groups above, and the room in `ulimit -v`.
     """
-    rooms = [room for limit in limits_of_memory() if (room := limit.free_bytes) is not None]
+    free_by_limit = [free for limit in memory_limits() if (free := limit.free_bytes) is not None]
     address_limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     statm = sys_text(Path("/proc/self/statm"))
     if address_limit not in (resource.RLIM_INFINITY, -1) and statm is not None:
-        rooms.append(address_limit - int(statm.split()[0]) * resource.getpagesize())
-    return max(0, min(rooms)) if rooms else None
+        free_by_limit.append(address_limit - int(statm.split()[0]) * resource.getpagesize())
+    return max(0, min(free_by_limit)) if free_by_limit else None
 
 
-def require_memory(needed_bytes: int, what: str, instead: str) -> None:
-    """Check, before `what` is begun, that it fits into the memory that is available.
+def require_memory(needed_bytes: int, operation: str, advice: str) -> None:
+    """Check, before `operation` begins, that it fits into the memory that is available.
 
-    OutOfMemory, with both figures and what to do `instead`, if it does not.
+    OutOfMemory, with both figures and `advice`, if it does not.
     """
     available = available_bytes()
     if available is not None and needed_bytes > available:
         raise OutOfMemory(
-            f"{what} needs about {format_bytes(needed_bytes)} of memory, but"
-            f" {format_bytes(available)} is available; {instead}"
+            f"{operation} needs about {format_bytes(needed_bytes)} of memory, but"
+            f" {format_bytes(available)} is available; {advice}"
         )
 
 
-def limits_of_memory() -> Iterator[MemoryLimit]:
+def memory_limits() -> Iterator[MemoryLimit]:
     """Yield the limits of the machine, of this process's control group, and of the groups above."""
     if total := _numbers(_MACHINE, ("MemTotal:",)):
         yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:",) * 2)
     for group in control_groups("memory"):
-        for limit_file, used_file, keys, swap_file, no_swap in _GROUP_FILES:
-            limit = sys_text(group / limit_file)
-            if limit is not None and limit.isdecimal():
-                swap_limit = sys_text(group / swap_file)
-                may_swap = swap_limit is not None and swap_limit != (no_swap or limit)
-                used, stat = group / used_file, group / "memory.stat"
-                yield MemoryLimit(int(limit), used, stat, keys, may_swap)
+        for files in _GROUP_FILES:
+            limit, swap_limit = sys_text(group / files.limit), sys_text(group / files.swap_limit)
+            if limit is None or not limit.isdecimal():
+                continue
+            swap_bytes = int(swap_limit) if swap_limit and swap_limit.isdecimal() else INT64_MAX
+            if swap_limit is None:  # A kernel that does not count swap space
+                swap_bytes = 0
+            used, stat = group / files.used, group / "memory.stat"
+            swap_used = group / files.swap_used
+            yield MemoryLimit(int(limit), used, stat, files.cached, swap_bytes, swap_used)
+
+
+class _GroupFiles(NamedTuple):
+    """The files of a control group that tell its memory, in one version of control groups."""
+
+    limit: str
+    used: str
+    cached: tuple[str, str]
+    """Prefixes of the lines of memory.stat that tell of cached files."""
+    swap_limit: str
+    """In version 1, memory and swap space together."""
+    swap_used: str
 
 
 _GROUP_FILES = (
-    ("memory.max", "memory.current", ("inactive_file ", "active_file "), "memory.swap.max", "0"),
-    (
+    _GroupFiles(
+        "memory.max",
+        "memory.current",
+        ("inactive_file ", "active_file "),
+        "memory.swap.max",
+        "memory.swap.current",
+    ),
+    _GroupFiles(
         "memory.limit_in_bytes",
         "memory.usage_in_bytes",
         ("total_inactive_file ", "total_active_file "),
         "memory.memsw.limit_in_bytes",
-        "",
+        "memory.memsw.usage_in_bytes",
     ),
 )
-"""Of control groups of version 2 and of version 1: files of the limit and of what is used, lines of
-memory.stat that tell of cached files, the file of the limit with swap space, and its content if
-there is none; empty if that is the content of the first file."""
+"""Of version 2 and of version 1."""
 
 
 def resident_bytes() -> int | None:

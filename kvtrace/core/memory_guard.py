@@ -3,6 +3,7 @@
 A command that can tell beforehand how much memory it will need checks that, and refuses to begin.
 The guard is for what nobody foresaw. A program that has become large starts a thread in C
 (`native/memory_guard.c`), which looks at the memory that is left; small ones pay nothing for it.
+Temporary files of a program that it ends are removed by the next one (see `temporary.py`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import threading
 from contextlib import suppress
 
 from kvtrace.core.errors import DeviceError
-from kvtrace.core.memory import limits_of_memory, resident_bytes
+from kvtrace.core.memory import memory_limits, resident_bytes
 from kvtrace.core.signals import own_program
 
 _LOOK_S = 0.1
@@ -27,8 +28,10 @@ def guard_memory() -> None:
 
 def _guard_when_large() -> None:
     """Wait until this process is large, then start the guard."""
-    limits = list(limits_of_memory())
-    large_bytes = _LARGE_SHARE * min((limit.limit_bytes for limit in limits), default=0)
+    limits = list(memory_limits())
+    if not limits:
+        return
+    large_bytes = _LARGE_SHARE * min(limit.limit_bytes for limit in limits)
     pause = threading.Event()
     while (resident_bytes() or 0) < large_bytes:
         pause.wait(_LOOK_S)
@@ -45,7 +48,8 @@ def _guard_when_large() -> None:
                 str(limit.used or "").encode(),
                 str(limit.stat).encode(),
                 *(key.encode() for key in limit.keys),
-                limit.may_swap,
+                ctypes.c_int64(limit.swap_bytes),
+                str(limit.swap_used or "").encode(),
             )
         native.memory_guard_start(_REASON.format(own_program()).encode())
 

@@ -44,7 +44,7 @@ class RemoteFolder:
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file of the folder; TraceError if that is not possible."""
-        with _errors_named(self.path(name)):
+        with convert_s3_errors(self.path(name)):
             return self.files.open_input_file(f"{self.place}/{name}")
 
 
@@ -100,7 +100,7 @@ def _fetch(place: str, progress: Callable[[float], None]) -> Path:
         first, beside = MANIFEST, ("objects.parquet", "requests.parquet")
         source = RemoteFolder(_connect(place), place)
     names = [first, *beside]
-    with _errors_named(source.path(first)):
+    with convert_s3_errors(source.path(first)):
         facts = source.files.get_file_info([f"{source.place}/{name}" for name in names])
     sizes = {
         name: fact.size
@@ -135,10 +135,21 @@ def _fetch(place: str, progress: Callable[[float], None]) -> Path:
 
 def _copy(source: RemoteFolder, name: str, target: Path) -> Iterator[int]:
     """Copy a file from S3; yield the bytes of each piece."""
-    with source.open(name) as file, target.open("wb") as out, _errors_named(source.path(name)):
-        while data := file.read(_COPY_BYTES):
-            out.write(data)
+    with source.open(name) as file, target.open("wb") as out:
+        while data := _read_piece(file, source.path(name)):
+            try:
+                out.write(data)
+            except OSError as error:
+                raise DeviceError(
+                    f"{target}: {error.strerror}; set TMPDIR to a larger disk"
+                ) from None
             yield len(data)
+
+
+def _read_piece(file: pa.NativeFile, path: Path) -> bytes:
+    with convert_s3_errors(path):
+        data: bytes = file.read(_COPY_BYTES)
+    return data
 
 
 def _connect(place: str) -> pa_fs.FileSystem:
@@ -146,7 +157,7 @@ def _connect(place: str) -> pa_fs.FileSystem:
     bucket = place.partition("/")[0]
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    with _errors_named(Path("s3:/") / place):
+    with convert_s3_errors(Path("s3:/") / place):
         if region is None:
             region = "us-east-1" if endpoint else pa_fs.resolve_s3_region(bucket)
         address = urlsplit(endpoint) if endpoint else None
@@ -161,12 +172,15 @@ def _connect(place: str) -> pa_fs.FileSystem:
 
 
 @contextmanager
-def _errors_named(path: Path) -> Iterator[None]:
+def convert_s3_errors(path: Path) -> Iterator[None]:
     """Convert errors of Arrow's S3 client to a TraceError of `path`."""
     try:
         yield
     except FileNotFoundError:
         raise TraceError("no such file", path=path) from None
+    except MemoryError:
+        # pyarrow's MemoryError is an ArrowException too.
+        raise
     except (OSError, pa.ArrowException) as error:
         message = (
             f"cannot be read from S3 ({first_line(error)}); check credentials, region and endpoint"

@@ -8,10 +8,9 @@ user or a batch system may wait. The program answers according to its state:
     in a replay               `handled_signals` notes the signals, and the measurements are written
     in a library's C code     no exception can be raised; after GRACE_S a thread removes temporary
                               files and ends the process
-    where the exception       it is raised again at once if Python reports the loss, as it does for a
-    is lost                   destructor or the callback of a weak reference, which each import
-                              has, and after GRACE_S if an import goes on; otherwise the same as
-                              in C code, after CLOSING_S
+    where the exception       raised again: at once if Python reports the loss, as in a destructor
+    is lost                   or the callback of a weak reference; after GRACE_S during an import.
+                              Otherwise the process ends after CLOSING_S
 
 In each case the exit code is 130, and stderr has one line.
 """
@@ -126,7 +125,11 @@ def raised_signals() -> Iterator[None]:
 
 @contextmanager
 def handled_signals(note: Callable[[int, object], None]) -> Iterator[None]:
-    """Let `note` handle signals while the block lasts, with no time limit."""
+    """Let `note` handle signals while the block lasts, with no time limit.
+
+    A background job of a shell, which ignores SIGINT otherwise, answers it here: `kill -INT` is how
+    a script ends a replay and keeps what it measured.
+    """
     before = {number: signal.signal(number, note) for number in ENDING}
     _Watch.holders += 1
     try:

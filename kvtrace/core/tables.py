@@ -94,7 +94,7 @@ def open_verified(path: Path | str, table: Table | None = None) -> Reader:
     reader = open_table(path, table)
     if isinstance(reader, ParquetReader) and verify_pages(reader.path) and reader.has_digest:
         return reader
-    return open_checked(path, table)
+    return open_checked(reader.path, table)
 
 
 def open_checked(path: Path | str, table: Table | None = None) -> Reader:

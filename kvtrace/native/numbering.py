@@ -38,7 +38,8 @@ def grown(array: Array, min_rows: int, fill: int) -> Array:
 class Numbers:
     """Numbers int64 names densely from 0, in order of first appearance.
 
-    It takes 4 bytes a name, and 16 to 32 more for each distinct name.
+    It takes 4 bytes a name, and for each distinct name 24 to 48 more, and half as much again while
+    the table grows.
     """
 
     def __init__(self, capacity: int) -> None:

@@ -761,8 +761,8 @@ def _conflicts(ids: Ints, offsets: Ints) -> Ints:
 def _ambiguous_ids(ids: Ints, offsets: Ints) -> Ints:
     """Return the ids that follow more than one other id.
 
-    Most logs have none. A log may have a billion ids, so positions are taken in pieces, and beside
-    `ids` memory is needed for the distinct ids alone.
+    Most logs have none. A log may have a billion ids, so positions are taken in pieces. Beside `ids`
+    memory is needed for one id before each number from the least to the largest id.
     """
     if not len(ids):
         return np.zeros(0, dtype=np.int64)
@@ -824,6 +824,8 @@ class Gathered:
         self._times, self._inputs, self._outputs, self._sessions = (array("q") for _ in range(4))
         self._answered, self._turns, self._has_numbers = array("q"), array("q"), has_numbers
         self._rows, self._has_contents = array("q"), has_contents
+        self._without_end = 0
+        """Number of requests for which the log has no end of the answer."""
         self._chains = BlockIds()
         self._ids: dict[Hashable, int] = {}
         self._names: dict[Hashable, int] = {}
@@ -850,6 +852,7 @@ class Gathered:
         """
         self._rows.append(row)
         self._times.append(time_ns)
+        self._without_end += answered_ns is None
         self._answered.append(
             time_ns if answered_ns is None else max(time_ns, min(answered_ns, 2**63 - 1))
         )
@@ -913,10 +916,14 @@ class Gathered:
         answered = column(self._answered)[order]
         if (answered != arrivals).any():
             optional_columns["answered_ns"] = np.minimum(answered - arrivals[0], MAX_NS)
+            all_notes += counted(
+                (
+                    self._without_end,
+                    "requests have no end of answer in the file: pauses after them begin at arrival",
+                )
+            )
         if self._names:
-            sessions = column(self._sessions)[order]
-            has_session = np.flatnonzero(sessions != NONE)
-            sessions[has_session] = dense(sessions[has_session])[0]
+            sessions = _dense_sessions(column(self._sessions)[order])
             turns = column(self._turns)[order]
             optional_columns |= {
                 "session_id": sessions,
@@ -946,6 +953,14 @@ class Gathered:
         return waits.select(
             np.argsort(column(self._times), kind="stable"), since_ns=min(self._times)
         )
+
+
+def _dense_sessions(sessions: Ints) -> Ints:
+    """Return the sessions, numbered from 0 in order of appearance; NONE remains NONE."""
+    numbers = sessions.copy()
+    has_session = np.flatnonzero(sessions != NONE)
+    numbers[has_session] = dense(sessions[has_session])[0]
+    return numbers
 
 
 def turns_of(sessions: Ints) -> Ints:
@@ -1214,7 +1229,8 @@ def _repeat(requests: Requests, cycles: int, cycle_ids: CycleIds, limit: int | N
     span = int(requests.arrival_ns[-1] - requests.arrival_ns[0])
     period = span + (round(span / (n - 1)) if span else NS_PER_S)
     needed = min(cycles, -(-limit // n)) if limit is not None else cycles
-    if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + period * needed > MAX_NS:
+    last_shift_ns = period * (needed - 1)
+    if n * needed > MAX_REQUESTS or int(requests.arrival_ns[-1]) + last_shift_ns > MAX_NS:
         raise ConfigError(f"cycles(={cycles}) of {n} requests are more than a trace can hold")
     numbers, count = requests.block_ids, 0
     if cycle_ids is CycleIds.DISTINCT and requests.block_tokens:
@@ -1440,7 +1456,8 @@ def check_columns(columns: dict[str, Ints], offsets: Ints, block_tokens: int, pa
     refuse_where(arrivals > MAX_NS, "arrival_ns", "is beyond the clock of a trace")
     refuse_where(np.diff(arrivals, prepend=0) < 0, "arrival_ns", "goes back in time")
     for name in ("input_tokens", "output_tokens"):
-        refuse_where(columns[name] > MAX_TOKENS, name, f"must be from 0 to {MAX_TOKENS} tokens")
+        is_wrong = (columns[name] < 0) | (columns[name] > MAX_TOKENS)
+        refuse_where(is_wrong, name, f"must be from 0 to {MAX_TOKENS} tokens")
     refuse_where(columns["session_id"] > MAX_BLOCK_ID, "session_id", "is too large")
     if block_tokens:
         blocks = np.diff(offsets)
@@ -1472,6 +1489,13 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
     notes: list[str] = []
     if has_ids:
         lengths, source_ids = block_lists(table.column("block_ids"), _IN_MEMORY, has_ids=True)
+        refuse(
+            (source_ids < 0) | (source_ids > MAX_BLOCK_ID),
+            f"{{}} is no block id, which is from 0 to {MAX_BLOCK_ID}",
+            source_ids,
+            path=_IN_MEMORY,
+            column="block_ids",
+        )
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         chains = prefix_chains(source_ids.astype(np.int64), offsets)
         ids, notes = chains.ids, chains.notes()
@@ -1480,7 +1504,7 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
         "session_id": np.full(count, NONE) if sessions is None else sessions,
     }
     check_columns(checked, offsets, block_tokens, _IN_MEMORY)
-    dense_sessions = None if sessions is None else dense(sessions)[0]
+    dense_sessions = None if sessions is None else _dense_sessions(sessions)
     turns = None if dense_sessions is None else turns_of(dense_sessions)
     return Requests(
         columns["arrival_ns"],

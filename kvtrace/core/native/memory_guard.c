@@ -1,8 +1,8 @@
 // A thread that ends the program with one line before the kernel kills it without a word.
 //
-//     look:  of each limit, what is left;  if the least is too little and this process has a large
-//            share of that limit: one line on stderr, and exit code 7
-//     wait:  the less is left, the shorter
+// Every 1 to 200 ms, for each limit: free = limit - used + cached files + swap space. If less than
+// the reserve is free, and this process holds a quarter of the limit or more, it prints one line
+// and exits with 7.
 //
 // It is not written in Python, because a call of a library may keep Python's lock while it fills
 // gigabytes.
@@ -23,8 +23,8 @@ enum {
     OUT_OF_MEMORY_EXIT = 7,
     OWN_SHARE = 4, // A program with less than a quarter of a limit is not what fills it.
     RESERVE_SHARE = 50,
-    FULLEST_NS = 1000000,
-    EMPTIEST_NS = 200000000,
+    MIN_WAIT_NS = 1000000,
+    MAX_WAIT_NS = 200000000,
     FILL_BYTES_PER_NS = 20, // The kernel clears pages first, so a program takes them hardly faster.
     DECIMAL = 10,
     KIB = 1024,
@@ -38,7 +38,8 @@ typedef struct {
     char used[PATH_SIZE]; // What is used of it; empty for the machine.
     char stat[PATH_SIZE]; // What is left of the machine, or what of a group's use is cached files.
     char keys[2][PATH_SIZE];
-    bool may_swap; // The kernel moves pages out before it kills a process.
+    int64_t swap_bytes;        // Of swap space, which the kernel uses before it kills a process.
+    char swap_used[PATH_SIZE]; // What is used of it; empty if it has no limit of its own.
 } Limit;
 
 typedef struct {
@@ -71,10 +72,16 @@ static int64_t number_after(const char *text, const char *key) {
     return 0;
 }
 
-static int64_t free_swap_bytes(void) {
+// How much swap space processes under `limit` can still use.
+static int64_t swap_left(const Limit *limit) {
     char text[FILE_SIZE];
     read_text("/proc/meminfo", text);
-    return number_after(text, "SwapFree:") * KIB;
+    int64_t free_bytes = number_after(text, "SwapFree:") * KIB;
+    if (!limit->swap_used[0]) {
+        return min_of(free_bytes, limit->swap_bytes);
+    }
+    read_text(limit->swap_used, text);
+    return max_of(0, min_of(free_bytes, limit->swap_bytes - strtoll(text, NULL, DECIMAL)));
 }
 
 // What `limit` leaves, in bytes. Cached files are no use of memory: the kernel drops them first.
@@ -116,15 +123,15 @@ static void *watch(void *unused) {
         for (int i = 0; i < guard.count; i++) {
             const Limit *limit = &guard.limits[i];
             int64_t spare = bytes_left(limit) - reserve_bytes(limit);
-            if (spare < 0 && limit->may_swap) {
-                spare += free_swap_bytes();
+            if (spare < 0) {
+                spare += swap_left(limit);
             }
             if (spare < 0 && resident_bytes() >= limit->bytes / OWN_SHARE) {
                 end_program();
             }
             least_spare = min_of(least_spare, spare);
         }
-        int64_t wait_ns = min_of(max_of(least_spare / FILL_BYTES_PER_NS, FULLEST_NS), EMPTIEST_NS);
+        int64_t wait_ns = min_of(max_of(least_spare / FILL_BYTES_PER_NS, MIN_WAIT_NS), MAX_WAIT_NS);
         nanosleep(&(struct timespec){.tv_nsec = wait_ns}, NULL);
     }
     return NULL;
@@ -132,7 +139,8 @@ static void *watch(void *unused) {
 
 // Adds a limit, before the thread is started. Returns whether there is room for it.
 EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
-                             const char *first_key, const char *second_key, bool may_swap) {
+                             const char *first_key, const char *second_key, int64_t swap_bytes,
+                             const char *swap_used) {
     if (guard.count == MAX_LIMITS) {
         return false;
     }
@@ -142,7 +150,8 @@ EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
     snprintf(limit->stat, PATH_SIZE, "%s", stat);
     snprintf(limit->keys[0], PATH_SIZE, "%s", first_key);
     snprintf(limit->keys[1], PATH_SIZE, "%s", second_key);
-    limit->may_swap = may_swap;
+    limit->swap_bytes = swap_bytes;
+    snprintf(limit->swap_used, PATH_SIZE, "%s", swap_used);
     return true;
 }
 

@@ -334,3 +334,12 @@ def test_times_that_go_back_from_part_to_part_are_refused(tmp_path):
     with pytest.raises(TraceError, match="time goes back"):
         trace.save(tmp_path / "d")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dataset_that_cannot_be_read_is_not_replaced(folder, simulated):
+    (folder / MANIFEST).write_text("{}")
+    with pytest.raises(DeviceError, match="manifest is damaged"):
+        simulated.save(folder, overwrite=True)
+    (folder / MANIFEST).unlink()
+    with pytest.raises(DeviceError, match="incomplete"):
+        simulated.save(folder, overwrite=True)

@@ -19,7 +19,7 @@ from kvtrace.core.native.library import library
 limit_bytes, used, stat, first_key, second_key = sys.argv[1:]
 names = [name.encode() for name in (used, stat, first_key, second_key)]
 native = library()
-native.memory_guard_add(ctypes.c_int64(int(limit_bytes)), *names, False)
+native.memory_guard_add(ctypes.c_int64(int(limit_bytes)), *names, ctypes.c_int64(0), b"")
 native.memory_guard_start(b"kvtrace: error: out of memory\\n")
 time.sleep(1)
 """

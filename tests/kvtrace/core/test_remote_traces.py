@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import run_cli
@@ -196,3 +197,16 @@ def test_a_real_server_has_the_same_rows(traces, monkeypatch, tmp_path):
         assert kt.read_trace(DATASET).to_arrow().equals(whole.to_arrow())
         rows = kvdistill.connect(DATASET).sql("SELECT count(*), sum(row) FROM trace").fetchall()
     assert rows == [(len(whole), sum(range(len(whole))))]
+
+
+def test_a_full_disk_is_no_fault_of_the_store(store, monkeypatch):  # noqa: ARG001
+    """Fetch a file into a folder whose disk takes nothing."""
+    monkeypatch.setattr(remote, "_COPY_BYTES", 1 << 16)
+    opened = Path.open
+
+    def open_full(path, mode="r", **options):
+        return opened(Path("/dev/full") if mode == "wb" else path, mode, **options)
+
+    monkeypatch.setattr(Path, "open", open_full)
+    with pytest.raises(DeviceError, match="TMPDIR"):
+        kt.read_trace(f"s3://{BUCKET}/fleet/t.parquet")

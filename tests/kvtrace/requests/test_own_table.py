@@ -384,3 +384,28 @@ def test_real_traces_round_trip(tmp_path, monkeypatch, name):
     assert kvtrace(monkeypatch, "import", TRACES / name, "-o", "r.parquet") == 0
     assert kvtrace(monkeypatch, "gen", "r.parquet", *gen, "-o", "b.parquet") == 0
     assert pq.read_table("a.parquet").equals(pq.read_table("b.parquet"))
+
+
+def requests_table(**columns) -> pa.Table:
+    """Return a table of two requests, some columns of which are replaced."""
+    plain = {"arrival_ns": [0, 1], "input_tokens": [8, 8], "output_tokens": [1, 1]}
+    return pa.table(plain | columns)
+
+
+@pytest.mark.parametrize(
+    ("columns", "block_tokens"),
+    [
+        ({"input_tokens": [8, -1]}, 0),
+        ({"output_tokens": [-1, 8]}, 0),
+        ({"block_ids": [[0], [-1]]}, 8),
+        ({"block_ids": [[1], [1 + 2**62]]}, 8),
+    ],
+)
+def test_a_table_in_memory_with_impossible_values_is_refused(columns, block_tokens):
+    with pytest.raises(TraceError, match="table in memory, row"):
+        Requests.from_arrow(requests_table(**columns), block_tokens=block_tokens)
+
+
+def test_requests_without_a_session_are_no_session():
+    found = Requests.from_arrow(requests_table(session_id=[-1, 5]))
+    assert (found.session_id.tolist(), found.turn.tolist()) == ([-1, 0], [-1, 0])
