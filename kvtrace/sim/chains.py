@@ -51,54 +51,66 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
     that no block id covers make no chunk. Without ids, a chunk is named by its conversation (or its
     request, if it has none) and its index.
     """
-    tokens, block, ids = requests.input_tokens, requests.block_tokens, requests.block_ids
-    if block:
-        if block % chunk_tokens and chunk_tokens % block:
+    tokens, block_tokens = requests.input_tokens, requests.block_tokens
+    if block_tokens:
+        if block_tokens % chunk_tokens and chunk_tokens % block_tokens:
             raise ConfigError(
                 f"chunk_tokens(={chunk_tokens}) must divide, or be a multiple of, the source's"
-                f" blocks of {block} tokens"
+                f" blocks of {block_tokens} tokens"
             )
-        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block)
-        if not with_partial and block % chunk_tokens == 0:
+        tokens = np.minimum(tokens, np.diff(requests.block_offsets) * block_tokens)
+        if not with_partial and block_tokens % chunk_tokens == 0:
             chains = _chunks_of_blocks(requests, tokens // chunk_tokens, chunk_tokens)
             if chains is not None:
                 return chains
-    partial = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
-    counts = tokens // chunk_tokens + (partial > 0)
-    ids = (
-        dense(ids)[0] if with_partial else ids
-    )  # Names are later multiplied by chunk_tokens, so they must be small.
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    partial_tokens = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
+    counts = tokens // chunk_tokens + (partial_tokens > 0)
+    offsets = _offsets(counts)
     _require_memory(int(offsets[-1]), chunk_tokens)
-    owner = None if block else conversations(requests)[0]
     numbers = Numbers(int(offsets[-1]))
-    for first, end in pairwise(_batches(offsets)):
-        batch_counts = counts[first:end]
-        place = np.arange(offsets[end] - offsets[first]) - np.repeat(
-            offsets[first:end] - offsets[first], batch_counts
-        )
-        if owner is not None:
-            numbers.add(
-                np.repeat(owner[first:end], batch_counts) * (int(counts.max(initial=0)) + 1) + place
-            )
-            continue
-        last_block = ((place + 1) * chunk_tokens - 1) // block
-        if with_partial:
-            last_block = np.minimum(
-                last_block, np.repeat(np.diff(requests.block_offsets)[first:end] - 1, batch_counts)
-            )
-        per_block = max(1, block // chunk_tokens)
-        names = (
-            ids[np.repeat(requests.block_offsets[first:end], batch_counts) + last_block] * per_block
-            + place % per_block
-        )
-        if with_partial:
-            names *= chunk_tokens
-            names[np.cumsum(batch_counts)[partial[first:end] > 0] - 1] += partial[first:end][
-                partial[first:end] > 0
-            ]
-        numbers.add(names)
+    if block_tokens:
+        # Names are multiplied by chunk_tokens if chunks are partial, so they must be small.
+        ids = dense(requests.block_ids)[0] if with_partial else requests.block_ids
+        partial = partial_tokens if with_partial else None
+        for first, end in pairwise(_batches(offsets)):
+            rows = slice(first, end)
+            numbers.add(_names_by_block(requests, ids, rows, counts[rows], chunk_tokens, partial))
+    else:
+        conversation = conversations(requests)[0]
+        names_each = int(counts.max(initial=0)) + 1
+        for first, end in pairwise(_batches(offsets)):
+            batch_counts = counts[first:end]
+            first_names = np.repeat(conversation[first:end] * names_each, batch_counts)
+            numbers.add(first_names + _indices(batch_counts))
     return _chains(numbers, offsets, chunk_tokens)
+
+
+def _names_by_block(
+    requests: Requests,
+    ids: NDArray[np.int64],
+    rows: slice,
+    counts: NDArray[np.int64],
+    chunk_tokens: int,
+    partial_tokens: NDArray[np.int64] | None,
+) -> NDArray[np.int64]:
+    """Return the names of the `counts` chunks of each of the requests `rows`, by their blocks `ids`.
+
+    `partial_tokens` are the tokens of each request's last chunk, 0 if it is a whole one; None
+    without partial chunks.
+    """
+    chunk_index = _indices(counts)
+    last_block = ((chunk_index + 1) * chunk_tokens - 1) // requests.block_tokens
+    if partial_tokens is not None:
+        blocks = np.diff(requests.block_offsets)[rows]
+        last_block = np.minimum(last_block, np.repeat(blocks - 1, counts))
+    per_block = max(1, requests.block_tokens // chunk_tokens)
+    first_blocks = np.repeat(requests.block_offsets[:-1][rows], counts)
+    names: NDArray[np.int64] = ids[first_blocks + last_block] * per_block + chunk_index % per_block
+    if partial_tokens is not None:
+        has_partial = partial_tokens[rows] > 0
+        names *= chunk_tokens
+        names[np.cumsum(counts)[has_partial] - 1] += partial_tokens[rows][has_partial]
+    return names
 
 
 def _chains(numbers: Numbers, offsets: NDArray[np.int64], tokens: int) -> Chains:
@@ -116,20 +128,21 @@ def _chunks_of_blocks(
     """
     per_block = requests.block_tokens // chunk_tokens
     blocks = -(-counts // per_block)
-    block_offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(blocks)])
+    block_offsets = _offsets(blocks)
     numbering = Numbers(int(block_offsets[-1]))
     chunks = np.zeros(0, dtype=np.int64)
     bounds = _batches(block_offsets)
     for first, end in pairwise(bounds):
-        known = numbering.count
-        places = _places(requests.block_offsets[first:end], blocks[first:end])
-        numbers = numbering.add(requests.block_ids[places])
-        block_chunks = _chunks_of_each_block(counts[first:end], blocks[first:end], per_block)
+        count_before = numbering.count
+        batch_blocks = blocks[first:end]
+        first_blocks = np.repeat(requests.block_offsets[first:end], batch_blocks)
+        numbers = numbering.add(requests.block_ids[first_blocks + _indices(batch_blocks)])
+        block_chunks = _chunks_of_each_block(counts[first:end], batch_blocks, per_block)
         # Numbers are given in order of first appearance.
-        highest = np.maximum.accumulate(np.maximum(numbers, known - 1))
-        is_new = np.diff(highest, prepend=known - 1) > 0
+        highest = np.maximum.accumulate(np.maximum(numbers, count_before - 1))
+        is_new = np.diff(highest, prepend=count_before - 1) > 0
         chunks = grown(chunks, numbering.count, 0)
-        chunks[known : numbering.count] = block_chunks[is_new]
+        chunks[count_before : numbering.count] = block_chunks[is_new]
         if (block_chunks > chunks[numbers]).any():
             return None
     chunks = chunks[: numbering.count]
@@ -137,7 +150,7 @@ def _chunks_of_blocks(
     if count > MAX_OBJECTS:
         raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
     first_numbers = np.cumsum(chunks) - chunks
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+    offsets = _offsets(counts)
     _require_memory(int(offsets[-1]), chunk_tokens)
     slots = np.empty(offsets[-1], dtype=np.int32)
     for first, end in pairwise(bounds):
@@ -160,10 +173,14 @@ def _batches(offsets: NDArray[np.int64]) -> list[int]:
     return bounds
 
 
-def _places(starts: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return `counts` consecutive positions from each of `starts` on."""
-    ends = np.cumsum(counts)
-    return np.arange(int(counts.sum())) + np.repeat(starts - (ends - counts), counts)
+def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the items of each request begin, and behind the last one where all end."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
+
+
+def _indices(counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the numbers from 0 to below each of `counts`, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _chunks_of_each_block(
