@@ -57,8 +57,8 @@ def main() -> None:
             if arguments[0] == "plan":
                 arguments += ["-o", f"{folder}/plan"]
             taken = measure([sys.executable, "-m", "kvtrace.cli", *arguments])
-        rows.append(figures.Taken(name, *taken, command.most_s, command.most_bytes))
-    figures.keep_taken(
+        rows.append(figures.CommandCost(name, *taken, command.most_s, command.most_bytes))
+    figures.record_costs(
         rows,
         "Whole processes, once each, on a log of 12,031 requests (mooncake_conversation.jsonl).",
     )

@@ -78,7 +78,7 @@ def bench_query(trace: Path) -> None:
         query = QUERY.format(f"'{trace}'")
         theirs.append(measure([sys.executable, "-c", _DUCKDB, query]))
     pairs = list(zip(ours, theirs, strict=True))
-    figures.keep(
+    figures.record_comparison(
         "`kvdistill sql`: operations and bytes of 53 M rows by tier",
         "queries/s",
         "DuckDB on the file",
@@ -89,7 +89,7 @@ def bench_query(trace: Path) -> None:
     print(f"  sql: {statistics.median(a.wall_s for a in ours):.2f} s, {ratio:.2f} x DuckDB alone")
 
 
-def bench_commands(trace: Path, folder: Path, gen: figures.Taken) -> None:
+def bench_commands(trace: Path, folder: Path, gen: figures.CommandCost) -> None:
     """Measure the commands that have no peer; `gen` is what making the trace took."""
     commands = {
         "info": Command(["kvtrace.cli", "info", str(trace)], 2),
@@ -113,8 +113,8 @@ def bench_commands(trace: Path, folder: Path, gen: figures.Taken) -> None:
         wall_s, cpu_s, peak_bytes = map(statistics.median, zip(*runs, strict=True))
         what = f"`{command.arguments[0].partition('.')[0]} {name}`"
         limits = (command.most_s, command.most_bytes)
-        rows.append(figures.Taken(what, wall_s, cpu_s, peak_bytes, *limits))
-    figures.keep_taken(
+        rows.append(figures.CommandCost(what, wall_s, cpu_s, peak_bytes, *limits))
+    figures.record_costs(
         rows,
         f"Whole processes, medians of {ROUNDS}; gen once. The trace is of lmcache-disk, 64 users of"
         f" llama3.1-8b: {gen.what.partition('(')[2].partition(')')[0]}.",
@@ -135,7 +135,7 @@ def main() -> None:
         bench_query(trace)
         what = f"`kvtrace gen` ({rows / 1e6:.1f} M rows)"
         most_s = rows / GEN_ROWS_PER_S
-        bench_commands(trace, Path(name), figures.Taken(what, *made, most_s))
+        bench_commands(trace, Path(name), figures.CommandCost(what, *made, most_s))
 
 
 if __name__ == "__main__":

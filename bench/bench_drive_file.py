@@ -86,7 +86,7 @@ def main() -> None:
         subprocess.run(
             [*write.split(), "--refill_buffers", "--end_fsync=1"], capture_output=True, check=True
         )
-        for _ in range(figures.LEAST_ROUNDS):
+        for _ in range(figures.MIN_ROUNDS):
             found = ours(folder)
             for cell in cells:
                 rounds[cell].append((found[cell], fio(file, *cell)))
@@ -95,8 +95,8 @@ def main() -> None:
         rates = [(mine.bytes_per_s / 1e9, theirs.bytes_per_s / 1e9) for mine, theirs in pairs]
         p99 = [(mine.p99_ns / 1e6, theirs.p99_ns / 1e6) for mine, theirs in pairs]
         print(f"{what}: GB/s ours, fio {rates}; p99 ms {p99}", flush=True)
-        figures.keep(what, "GB/s", "fio", rates)
-        figures.keep(f"{what}, p99", "ms", "fio", p99)
+        figures.record_comparison(what, "GB/s", "fio", rates)
+        figures.record_comparison(f"{what}, p99", "ms", "fio", p99)
 
 
 if __name__ == "__main__":

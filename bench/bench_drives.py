@@ -205,7 +205,7 @@ def compare(kind: str, paths: list[Path], io_bytes: int) -> dict[int, Side]:
                     a.cpu_ns / b.cpu_ns for a, b in zip(peer, of_side, strict=True)
                 )
                 if of_side is not peer:
-                    figures.keep(
+                    figures.record_comparison(
                         f"{DRIVES} drives in memory ({kind}), {'write' if op else 'read'}"
                         f" {io_bytes >> 10} KiB, {name}",
                         "GB/s",

@@ -99,7 +99,7 @@ def show(pairs: list[tuple[Side, Side]], label: str) -> None:
     cpus = [statistics.median(side.cpu_us for side in sides) for sides in (mine, other)]
     ratio = statistics.median(a.files_per_s / b.files_per_s for a, b in pairs)
     cpu_ratio = statistics.median(a.cpu_us / b.cpu_us for a, b in pairs)
-    figures.keep(
+    figures.record_comparison(
         f"files of {label}",
         "files/s",
         "fio",

@@ -65,9 +65,11 @@ def main() -> None:
         what += f", {rows / cpu_s / 1e6:.2f} M a second"
         most_s = rows / TARGET_PER_S
         taken.append(
-            figures.Taken(what, wall_s, cpu_s, peak_bytes, most_s, most_bytes, is_of_processor=True)
+            figures.CommandCost(
+                what, wall_s, cpu_s, peak_bytes, most_s, most_bytes, target_is_cpu_time=True
+            )
         )
-    figures.keep_taken(
+    figures.record_costs(
         taken,
         f"{USERS} users a node of llama3.1-70b on four ranks under vllm-fs, its file tier shared by"
         f" all; nothing is written. Target: {TARGET_PER_S / 1e6:g} M rows a second.",

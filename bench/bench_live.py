@@ -150,7 +150,7 @@ def main() -> None:
                 }
                 pairs.append((found[True], found[False]))
             watched, alone = (statistics.median(pair[side][0] for pair in pairs) for side in (0, 1))
-            figures.keep(
+            figures.record_comparison(
                 f"live view, {case.name}",
                 "op/s",
                 "the same replay, watched by nobody",

@@ -105,9 +105,9 @@ def keep_replay(rows: int, longs: list[Took], shorts: list[Took]) -> None:
         wall_s, cpu_s, peak_bytes = map(statistics.median, zip(*runs, strict=True))
         most_s = None if runs is shorts else rows * TARGET_ROW_S
         what = f"`kvreplay run`, null tiers, {count:,} rows"
-        taken.append(figures.Taken(what, wall_s, cpu_s, peak_bytes, most_s))
+        taken.append(figures.CommandCost(what, wall_s, cpu_s, peak_bytes, most_s))
     said = f"Medians of {len(longs)}. Target: {TARGET_ROW_S * 1e6:g} µs a row."
-    figures.keep_taken(taken[::-1], said)
+    figures.record_costs(taken[::-1], said)
 
 
 def main() -> None:
@@ -142,7 +142,7 @@ def main() -> None:
                 longs.append(many)
                 shorts.append(few)
             what = f"most memory of a replay on null tiers, {rows_of(trace) / 1e6:.1f} M rows"
-            figures.keep(what, "MiB", "its first 1,000 rows", pairs)
+            figures.record_comparison(what, "MiB", "its first 1,000 rows", pairs)
             keep_replay(rows_of(trace), longs, shorts)
         if options.space != "0":
             capacity = ("--set", f"tiers.cpu.capacity={options.space}")

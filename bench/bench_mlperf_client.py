@@ -172,7 +172,7 @@ def main() -> None:
     written. Each run {SECONDS} s of option 1, storage of {CAPACITY_GIB} GiB, in turn. These causes are the client:
     {", ".join(OF_CLIENT)}."""
     print("\n".join([*figures.table(columns, rows), "", " ".join(said.split())]))
-    figures.keep_table(columns, rows, said)
+    figures.record_table(columns, rows, said)
 
 
 if __name__ == "__main__":

@@ -276,7 +276,7 @@ def main() -> None:
         said += f""" kv-cache.py had {OFFICIAL_USERS} users, for its memory, and its own figures are given; it reports
         none where no request was served whole."""
     print("\n".join([*figures.table(columns, rows), "", " ".join(said.split())]))
-    figures.keep_table(columns, rows, said)
+    figures.record_table(columns, rows, said)
 
 
 if __name__ == "__main__":

@@ -75,7 +75,7 @@ def compare(
     ratio = statistics.median(b / a for a, b in zip(one, four, strict=True))
     scale, name = (1e9, "GB/s") if unit == "bytes" else (1e6, "M op/s")
     pairs = [(b / scale, a / scale) for a, b in zip(one, four, strict=True)]
-    figures.keep(f"four ranks together, {said}", name, "one rank", pairs)
+    figures.record_comparison(f"four ranks together, {said}", name, "one rank", pairs)
     shown = [f"{statistics.median(side) / scale:.3g} {name}" for side in (one, four)]
     print(f"{said}: one rank {shown[0]}, four {shown[1]}, ratio {ratio:.2f}", flush=True)
     return together

@@ -155,7 +155,7 @@ def compare(server: str, url: str, mib: int) -> None:
         )
         for side in took.keys() - {"ours"}:
             pairs = zip(took["ours"], took[side], strict=True)
-            figures.keep(
+            figures.record_comparison(
                 f"{server}, {op} {mib} MiB, {DEPTH} in flight",
                 "MB/s",
                 side,

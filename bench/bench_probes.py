@@ -143,7 +143,7 @@ def compare(program: Path, target: Path, output: Path) -> None:
     ratios = [on.iops / off.iops for off, on in zip(sides[False], sides[True], strict=True)]
     pairs = [(on.iops, off.iops) for off, on in zip(sides[False], sides[True], strict=True)]
     cpus = [(on.cpu_us, off.cpu_us) for off, on in zip(sides[False], sides[True], strict=True)]
-    figures.keep(
+    figures.record_comparison(
         f"fio with probes, {RATE:,} reads of 4 KiB a second offered",
         "I/Os/s",
         "without probes",
@@ -196,7 +196,9 @@ def flat_out(program: Path, target: Path, output: Path) -> None:
         rates.append(found_rates[False])
         ratios.append(found_rates[True] / found_rates[False])
     pairs = [(rate * ratio, rate) for rate, ratio in zip(rates, ratios, strict=True)]
-    figures.keep("fio with probes, flat out, a row kept of each", "I/Os/s", "without probes", pairs)
+    figures.record_comparison(
+        "fio with probes, flat out, a row kept of each", "I/Os/s", "without probes", pairs
+    )
     print(f"flat out, {statistics.median(rates):,.0f} I/Os a second without probes, a row kept of each: ratio "
           f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); {followed:,} I/Os followed, "
           f"{lost:,} rows lost")  # fmt: skip

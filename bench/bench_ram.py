@@ -135,7 +135,7 @@ def show(text: str, found: list[tuple[Side, Side]], what: str) -> None:
         for sides in zip(*found, strict=True)
     ]
     speed = statistics.median(b.ns_per_mib / a.ns_per_mib for a, b in found)
-    figures.keep(
+    figures.record_comparison(
         text, "MiB/ms a thread", what, [(1e6 / a.ns_per_mib, 1e6 / b.ns_per_mib) for a, b in found]
     )
     beside = [a.drive_bytes_per_s for a, _ in found if a.drive_bytes_per_s is not None]

@@ -228,7 +228,7 @@ def show(rounds: list[dict[str, Side]], engine: str, op: int, io_bytes: int, dep
             cpu = middle(sides[""].cpu_us / sides[name].cpu_us for sides in rounds)
             targets = targets_of(op, io_bytes, name)
             if "fixedbufs" in name:  # as ours are; what fio does without is printed
-                figures.keep(
+                figures.record_comparison(
                     f"{'write' if op else 'read'} {io_bytes >> 10} KiB, depth {depth}",
                     "GB/s",
                     name,

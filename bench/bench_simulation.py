@@ -69,7 +69,7 @@ def bench_lru(directory: Path) -> None:
             (REFERENCES / a[which] / 1e6, REFERENCES / b[which] / 1e6)
             for a, b in zip(ours, theirs, strict=True)
         ]
-        figures.keep(
+        figures.record_comparison(
             f"LRU hits of {REFERENCES // 10**6} M references, {name} time",
             "M/s",
             "libcachesim",

@@ -109,8 +109,10 @@ def bench_commands(folder: Path) -> None:
         cpu_s, wall_s, peak_bytes = map(statistics.median, zip(*runs, strict=True))
         limits = (command.most_s, command.most_bytes)
         what = f"`{command.text}`"
-        rows.append(figures.Taken(what, wall_s, cpu_s, peak_bytes, *limits, is_of_processor=True))
-    figures.keep_taken(rows, f"Whole processes, medians of {RUNS}, on inputs of some 1,000 rows.")
+        rows.append(
+            figures.CommandCost(what, wall_s, cpu_s, peak_bytes, *limits, target_is_cpu_time=True)
+        )
+    figures.record_costs(rows, f"Whole processes, medians of {RUNS}, on inputs of some 1,000 rows.")
 
 
 def bench_sim(folder: Path) -> None:
@@ -140,7 +142,7 @@ def bench_sim(folder: Path) -> None:
         print("kvcache-simulator: skipped, it is not installed (pip install kvcache-simulator)")
         return
     pairs = list(zip(runs[1:], peers[1:], strict=True))
-    figures.keep(
+    figures.record_comparison(
         "`kvtrace sim` of Mooncake's conversations",
         "runs/s",
         "kvcache-simulator",

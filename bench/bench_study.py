@@ -85,7 +85,7 @@ def main() -> None:
         for side, workers in zip(times, (1, 2), strict=True):
             side.append(simulated_s(workers, SEEDS))
     one, two = times
-    figures.keep(
+    figures.record_comparison(
         f"study of {SEEDS * len(CAPACITIES)} simulations, two at a time",
         "studies/s",
         "the same study, one at a time",

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-KEPT, TINY = "KVTRACE_BENCH_FIGURES", "KVTRACE_BENCH_TINY"
-LEAST_ROUNDS = 3
+OUTPUT_VARIABLE, TINY = "KVTRACE_BENCH_FIGURES", "KVTRACE_BENCH_TINY"
+MIN_ROUNDS = 3
 
 
 def sized(full: int, tiny: int) -> int:
@@ -18,20 +18,18 @@ def sized(full: int, tiny: int) -> int:
     return tiny if os.environ.get(TINY) else full
 
 
-def keep(
+def record_comparison(
     what: str,
     unit: str,
     peer: str,
     rounds: Sequence[tuple[float, float]],
     cpu: Sequence[tuple[float, float]] = (),
 ) -> None:
-    """Keep a figure of ours and its peer's in each round, and what either took of the processor, in
-    one unit.
-    """
-    if len(rounds) < LEAST_ROUNDS:
-        raise ValueError(f"{what}: {len(rounds)} rounds, must be at least {LEAST_ROUNDS}")
+    """Record our figure and the peer's of each round, and optionally the processor time of both."""
+    if len(rounds) < MIN_ROUNDS:
+        raise ValueError(f"{what}: {len(rounds)} rounds, must be at least {MIN_ROUNDS}")
     ratios = [ours / theirs for ours, theirs in rounds]
-    found = {
+    comparison = {
         "what": " ".join(what.split()),
         "unit": unit,
         "peer": peer,
@@ -43,59 +41,57 @@ def keep(
         "rounds": len(rounds),
         "cpu_ratio": statistics.median(ours / theirs for ours, theirs in cpu) if cpu else None,
     }
-    _append(found)
+    _append(comparison)
 
 
-def keep_table(columns: Sequence[str], rows: Sequence[Sequence[str]], said: str) -> None:
-    """Keep a table of what is no figure beside a peer's, by rows of words, and what is `said` of
-    it.
-    """
+def record_table(columns: Sequence[str], rows: Sequence[Sequence[str]], caption: str) -> None:
+    """Record a table of other results, with its `caption`."""
     _append(
         {
             "columns": list(columns),
             "rows": [list(row) for row in rows],
-            "said": " ".join(said.split()),
+            "said": " ".join(caption.split()),
         }
     )
 
 
-class Taken(NamedTuple):
-    """What a command without a peer took, and what it may take."""
+class CommandCost(NamedTuple):
+    """The time and memory of a command that has no peer, and its targets."""
 
     what: str
     wall_s: float
     cpu_s: float
     """Of all threads, user and system."""
     peak_bytes: float
-    most_s: float | None = None
-    """Of wall time, unless `is_of_processor`."""
-    most_bytes: float | None = None
-    is_of_processor: bool = False
+    max_s: float | None = None
+    """Target of wall time, or of processor time if `target_is_cpu_time`."""
+    max_bytes: float | None = None
+    target_is_cpu_time: bool = False
 
     @property
     def cells(self) -> list[str]:
         """The row of a table."""
-        taken_s = self.cpu_s if self.is_of_processor else self.wall_s
-        kind = " of processor time" if self.is_of_processor else ""
-        targets = [] if self.most_s is None else [f"{self.most_s:.3g} s{kind}"]
-        ratios = [] if self.most_s is None else [f"{taken_s / self.most_s:.2f}"]
-        if self.most_bytes is not None:
-            targets.append(f"{self.most_bytes / 1e6:,.0f} MB")
-            ratios.append(f"{self.peak_bytes / self.most_bytes:.2f}")
+        taken_s = self.cpu_s if self.target_is_cpu_time else self.wall_s
+        kind = " of processor time" if self.target_is_cpu_time else ""
+        targets = [] if self.max_s is None else [f"{self.max_s:.3g} s{kind}"]
+        ratios = [] if self.max_s is None else [f"{taken_s / self.max_s:.2f}"]
+        if self.max_bytes is not None:
+            targets.append(f"{self.max_bytes / 1e6:,.0f} MB")
+            ratios.append(f"{self.peak_bytes / self.max_bytes:.2f}")
         seconds = f"{self.wall_s:.2f} s", f"{self.cpu_s:.2f} s"
         memory = f"{self.peak_bytes / 1e6:,.0f} MB"
         return [self.what, *seconds, memory, ", ".join(targets), ", ".join(ratios)]
 
 
-TAKEN_COLUMNS = ("command", "wall time", "processor time", "memory", "target", "of the target")
+COST_COLUMNS = ("command", "wall time", "processor time", "memory", "target", "of the target")
 
 
-def keep_taken(rows: Sequence[Taken], said: str) -> None:
-    """Keep a table of commands that have no peer, beside their targets, and print it."""
-    cells = [row.cells for row in rows]
+def record_costs(costs: Sequence[CommandCost], caption: str) -> None:
+    """Record and print a table of the costs of commands, beside their targets."""
+    cells = [cost.cells for cost in costs]
     for row in cells:
         print("  " + "; ".join(cell for cell in row if cell), flush=True)
-    keep_table(TAKEN_COLUMNS, cells, said)
+    record_table(COST_COLUMNS, cells, caption)
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -107,8 +103,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     ]
 
 
-def _append(found: dict[str, Any]) -> None:
-    path = os.environ.get(KEPT)
+def _append(entry: dict[str, Any]) -> None:
+    path = os.environ.get(OUTPUT_VARIABLE)
     if path is not None:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(found) + "\n")
+            file.write(json.dumps(entry) + "\n")

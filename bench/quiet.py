@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import figures
-from figures import KEPT, TINY
+from figures import OUTPUT_VARIABLE, TINY
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
@@ -188,7 +188,7 @@ def run(name: str, arguments: list[str]) -> tuple[list[dict[str, Any]], float]:
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "figures"
         command = [sys.executable, str(ROOT / "bench" / f"bench_{name}.py"), *arguments]
-        subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {KEPT: str(kept)})
+        subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {OUTPUT_VARIABLE: str(kept)})
         lines = kept.read_text(encoding="utf-8").splitlines() if kept.exists() else []
     return [json.loads(line) for line in lines], max(
         0.0, (others_s() - others) / (time.monotonic() - start)

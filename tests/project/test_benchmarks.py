@@ -41,7 +41,7 @@ def test_every_bench_that_keeps_figures_is_run():
         path.stem.removeprefix("bench_")
         for path in (ROOT / "bench").glob("bench_*.py")
         if re.search(
-            r"figures\.keep|from bench_replay import .*compare", path.read_text(encoding="utf-8")
+            r"figures\.record|from bench_replay import .*compare", path.read_text(encoding="utf-8")
         )
     }
     assert keeping == set(quiet.BENCHES)
@@ -78,15 +78,15 @@ def test_a_tiny_run_of_a_bench_is_kept_as_a_busy_one(tmp_path):
 
 
 def test_fewer_than_three_rounds_are_no_figure(tmp_path, monkeypatch):
-    monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
+    monkeypatch.setenv(figures.OUTPUT_VARIABLE, str(tmp_path / "kept"))
     with pytest.raises(ValueError, match=r"2 rounds.*3"):
-        figures.keep("a", "GB/s", "fio", [(1, 1), (1, 1)])
+        figures.record_comparison("a", "GB/s", "fio", [(1, 1), (1, 1)])
     assert not list(tmp_path.iterdir())
 
 
 def test_a_table_of_words_is_on_the_page_as_it_was_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv(figures.KEPT, str(tmp_path / "kept"))
-    figures.keep_table(["who", "how far"], [["ours", "1 %"]], "of two\n    runs")
+    monkeypatch.setenv(figures.OUTPUT_VARIABLE, str(tmp_path / "kept"))
+    figures.record_table(["who", "how far"], [["ours", "1 %"]], "of two\n    runs")
     found = [json.loads(line) for line in (tmp_path / "kept").read_text().splitlines()]
     run = {
         "command": "c",
