@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -25,7 +26,7 @@ import msgspec
 
 from kvtrace.core import metadata, pa, pa_fs, pc, pq
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
-from kvtrace.core.files import MANIFEST, decode_json, read_json, write_text
+from kvtrace.core.files import MANIFEST, decode_json, exchange_names, read_json, write_text
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.remote import RemoteFolder, convert_s3_errors, remote_folder
 from kvtrace.core.schema import TRACE, Table
@@ -478,13 +479,17 @@ def staged(path: Path) -> Iterator[Path]:
         return
     if not path.parent.is_dir():
         raise DeviceError(f"{path.parent}: no such directory; create it first")
+    target = path.parent.resolve() / path.name
+    if Path.cwd().is_relative_to(target):
+        message = "holds the working directory; name another folder, or go elsewhere first"
+        raise DeviceError(f"{path}: {message}")
     _refuse_foreign_files(path)
     try:
-        with temporary_folder(".kvtrace-", path.parent) as scratch:
+        with temporary_folder(".kvtrace-", target.parent) as scratch:
             folder = scratch / path.name
             folder.mkdir()
             yield folder
-            _rename(folder, path, scratch / "replaced")
+            _rename(folder, target)
     except OSError as error:
         if error.errno is None:
             raise  # Arrow's, such as that zstd lacks memory
@@ -499,17 +504,25 @@ def staged_path(file: Path, trace: Path, place: Path) -> Path:
     return place / file.name if place != trace and file.parent == trace else file
 
 
-def _rename(folder: Path, path: Path, replaced: Path) -> None:
-    """Rename `folder` to `path`, and a dataset that has that name to `replaced`."""
-    if not is_dataset(path):
+def _rename(folder: Path, path: Path) -> None:
+    """Give `folder` the name `path`; a dataset that has that name is removed then.
+
+    Whenever a signal or a loss of power comes, one of the two has the name, or, on a filesystem that
+    cannot exchange names, the old one has the name `.NAME.replaced` beside it.
+    """
+    if not path.exists() or not is_dataset(path):
         folder.replace(path)
-        return
-    path.rename(replaced)
-    try:
-        folder.rename(path)
-    except OSError:
-        replaced.rename(path)
-        raise
+    elif exchange_names(folder, path):
+        shutil.rmtree(folder)
+    else:
+        replaced = path.with_name(f".{path.name}.replaced")
+        path.rename(replaced)
+        try:
+            folder.rename(path)
+        except BaseException:
+            replaced.rename(path)
+            raise
+        shutil.rmtree(replaced)
 
 
 def _refuse_foreign_files(path: Path) -> None:

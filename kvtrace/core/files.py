@@ -143,3 +143,21 @@ def write_json(path: Path, value: object) -> None:
     The file appears only when complete.
     """
     write_text(path, msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def exchange_names(first: Path, second: Path) -> bool:
+    """Exchange the names of two files or folders at one instant; return whether that was possible.
+
+    Not every filesystem can: NFS cannot. Source: rename(2), RENAME_EXCHANGE.
+    """
+    import ctypes  # Most commands need it for nothing else.
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:  # Another library of C than GNU's
+        return False
+    names = (os.fsencode(first.absolute()), os.fsencode(second.absolute()))
+    return bool(rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
+
+
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
+"""Constants of fcntl.h and stdio.h of Linux."""

@@ -28,8 +28,13 @@ class MemoryLimit(NamedTuple):
     The kernel drops cached files before it refuses memory. Those that were read twice are
     `active`, which delays their turn, but protects none of them.
     """
-    keys: tuple[str, str]
+    keys: tuple[str, ...]
     """Prefixes of the lines of `stat` to add up: KiB for the machine, bytes for a control group."""
+    kernel_used: Path | None = None
+    """File with the bytes of the kernel's own objects, if `stat` does not tell of those.
+
+    Most of them are names and inodes of files, which the kernel drops as it does cached files.
+    """
     swap_bytes: int = INT64_MAX
     """Swap space that the kernel may use before it kills a process, as far as there is any."""
     swap_used: Path | None = None
@@ -42,7 +47,9 @@ class MemoryLimit(NamedTuple):
         if self.used is None:
             return sum(numbers) * 1024 if numbers else None
         used = sys_text(self.used)
-        return self.limit_bytes - int(used) + sum(numbers) if used else None
+        kernel = sys_text(self.kernel_used) if self.kernel_used is not None else None
+        dropped_bytes = sum(numbers) + int(kernel or 0) * 3 // 4
+        return self.limit_bytes - int(used) + dropped_bytes if used else None
 
 
 def available_bytes() -> int | None:
@@ -75,7 +82,7 @@ def require_memory(needed_bytes: int, operation: str, advice: str) -> None:
 def memory_limits() -> Iterator[MemoryLimit]:
     """Yield the limits of the machine, of this process's control group, and of the groups above."""
     if total := _numbers(_MACHINE, ("MemTotal:",)):
-        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:",) * 2)
+        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:",))
     for group in control_groups("memory"):
         for files in _GROUP_FILES:
             limit, swap_limit = sys_text(group / files.limit), sys_text(group / files.swap_limit)
@@ -86,7 +93,10 @@ def memory_limits() -> Iterator[MemoryLimit]:
                 swap_bytes = 0
             used, stat = group / files.used, group / "memory.stat"
             swap_used = group / files.swap_used
-            yield MemoryLimit(int(limit), used, stat, files.cached, swap_bytes, swap_used)
+            kernel_used = group / files.kernel_used if files.kernel_used else None
+            yield MemoryLimit(
+                int(limit), used, stat, files.cached, kernel_used, swap_bytes, swap_used
+            )
 
 
 class _GroupFiles(NamedTuple):
@@ -94,8 +104,10 @@ class _GroupFiles(NamedTuple):
 
     limit: str
     used: str
-    cached: tuple[str, str]
-    """Prefixes of the lines of memory.stat that tell of cached files."""
+    cached: tuple[str, ...]
+    """Prefixes of the lines of memory.stat that tell of what the kernel drops."""
+    kernel_used: str
+    """Empty if memory.stat tells how much of the kernel's objects can be dropped."""
     swap_limit: str
     """In version 1, memory and swap space together."""
     swap_used: str
@@ -105,7 +117,8 @@ _GROUP_FILES = (
     _GroupFiles(
         "memory.max",
         "memory.current",
-        ("inactive_file ", "active_file "),
+        ("inactive_file ", "active_file ", "slab_reclaimable "),
+        "",
         "memory.swap.max",
         "memory.swap.current",
     ),
@@ -113,6 +126,7 @@ _GROUP_FILES = (
         "memory.limit_in_bytes",
         "memory.usage_in_bytes",
         ("total_inactive_file ", "total_active_file "),
+        "memory.kmem.usage_in_bytes",
         "memory.memsw.limit_in_bytes",
         "memory.memsw.usage_in_bytes",
     ),

@@ -16,6 +16,8 @@ from kvtrace.core.memory import memory_limits, resident_bytes
 from kvtrace.core.signals import own_program
 
 _LOOK_S = 0.1
+_KEYS = 3
+"""Of a limit, as the C code has them."""
 _LARGE_SHARE = 0.1
 """The share of the least limit from which on a program is guarded."""
 
@@ -43,11 +45,13 @@ def _guard_when_large() -> None:
     with suppress(DeviceError):  # A command that needs the library says that it was not built.
         native = library()
         for limit in limits:
+            padding = [b""] * (_KEYS - len(limit.keys))
             native.memory_guard_add(
                 ctypes.c_int64(limit.limit_bytes),
                 str(limit.used or "").encode(),
                 str(limit.stat).encode(),
-                *(key.encode() for key in limit.keys),
+                (ctypes.c_char_p * _KEYS)(*(key.encode() for key in limit.keys), *padding),
+                str(limit.kernel_used or "").encode(),
                 ctypes.c_int64(limit.swap_bytes),
                 str(limit.swap_used or "").encode(),
             )

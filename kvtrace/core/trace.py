@@ -342,7 +342,7 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
     if isinstance(reader, DatasetReader):
         frame = _scan_parts(reader)
     elif path.name.endswith(".parquet"):
-        frame = pl.scan_parquet(path)
+        frame = pl.scan_parquet(path, glob=False)
     else:
         frame = pl.LazyFrame(pl.from_arrow(reader.read_all()))
     return frame.with_columns(
@@ -353,11 +353,13 @@ def _scan(path: Path, table: Table) -> pl.LazyFrame:
 
 
 def _scan_parts(reader: DatasetReader) -> pl.LazyFrame:
-    """Return the parts of a dataset as a lazy frame."""
+    """Return the parts of a dataset as a lazy frame, after a check of their footers."""
+    for index in range(len(reader.parts)):
+        reader.open_part(index)
     sources = [reader.part_source(index) for index in range(len(reader.parts))]
     files, paths = sources[0][0], [path for _files, path in sources]
     if isinstance(files, pa_fs.LocalFileSystem):
-        return pl.scan_parquet(paths)
+        return pl.scan_parquet(paths, glob=False)
     # Polars would read S3 with a client and settings of its own.
     return pl.scan_pyarrow_dataset(pa_dataset.dataset(paths, filesystem=files))
 

@@ -29,7 +29,7 @@ class GpuMemory:
     """Whether `cache_bytes` is the capacity of all ranks together, whatever they have copies of."""
 
     def choose_ranks(self) -> tuple[int, list[str]]:
-        """Return the ranks of a user who names none, and a note if they are not 1.
+        """Return the ranks if the user names none, and a note unless one GPU holds the weights.
 
         One GPU, unless the weights alone exceed its memory. Then it is the smallest power of two
         over which the model divides, and whose memory has room for the weights and the cache; the
@@ -41,14 +41,19 @@ class GpuMemory:
         candidates = self._usual_ranks(1)
         enough = [ranks for ranks in candidates if self._has_room(ranks)]
         enough = enough or [ranks for ranks in candidates if self._has_room_for_weights(ranks)]
-        if not enough:
-            return 1, []
-        note = (
-            f"{named('tensor_parallel', enough[0])} is chosen: weights of"
-            f" {format_bytes(self._weight_bytes)} do not fit in the"
+        misfit = (
+            f"weights of {format_bytes(self._weight_bytes)} do not fit in the"
             f" {format_bytes(self._bytes_per_gpu)} of one {self.gpu}"
         )
-        return enough[0], [note]
+        if not enough:
+            usual = ", ".join(map(str, _USUAL_RANKS[:-1]))
+            note = (
+                f"{misfit}, and none of {usual} or {_USUAL_RANKS[-1]} GPUs holds them and divides the"
+                f" key-value heads: times are those of a GPU that does not exist;"
+                f" {named('tensor_parallel')} names another number"
+            )
+            return 1, [note]
+        return enough[0], [f"{named('tensor_parallel', enough[0])} is chosen: {misfit}"]
 
     def notes(self, ranks: int) -> list[str]:
         """Return a note if `ranks` GPUs have no room for the weights and the cache."""

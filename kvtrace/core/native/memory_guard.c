@@ -18,6 +18,7 @@
 
 enum {
     MAX_LIMITS = 16,
+    KEYS = 3,
     PATH_SIZE = 512,
     FILE_SIZE = 8192, // A memory.stat has 2 KiB.
     OUT_OF_MEMORY_EXIT = 7,
@@ -37,9 +38,10 @@ typedef struct {
     int64_t bytes;
     char used[PATH_SIZE]; // What is used of it; empty for the machine.
     char stat[PATH_SIZE]; // What is left of the machine, or what of a group's use is cached files.
-    char keys[2][PATH_SIZE];
-    int64_t swap_bytes;        // Of swap space, which the kernel uses before it kills a process.
-    char swap_used[PATH_SIZE]; // What is used of it; empty if it has no limit of its own.
+    char keys[KEYS][PATH_SIZE];  // Unused ones are empty.
+    char kernel_used[PATH_SIZE]; // What the kernel's own objects use; empty if `stat` tells.
+    int64_t swap_bytes;          // Of swap space, which the kernel uses before it kills a process.
+    char swap_used[PATH_SIZE];   // What is used of it; empty if it has no limit of its own.
 } Limit;
 
 typedef struct {
@@ -94,9 +96,17 @@ static int64_t bytes_left(const Limit *limit) {
     if (!limit->used[0]) {
         return number_after(text, limit->keys[0]) * KIB;
     }
-    int64_t cached = number_after(text, limit->keys[0]) + number_after(text, limit->keys[1]);
+    int64_t dropped = 0;
+    for (int i = 0; i < KEYS; i++) {
+        dropped += limit->keys[i][0] ? number_after(text, limit->keys[i]) : 0;
+    }
+    if (limit->kernel_used[0]) {
+        // Most of it are names and inodes of files, which the kernel drops, too.
+        read_text(limit->kernel_used, text);
+        dropped += strtoll(text, NULL, DECIMAL) / 4 * 3;
+    }
     read_text(limit->used, text);
-    return limit->bytes - strtoll(text, NULL, DECIMAL) + cached;
+    return limit->bytes - strtoll(text, NULL, DECIMAL) + dropped;
 }
 
 static int64_t resident_bytes(void) {
@@ -139,7 +149,7 @@ static void *watch(void *unused) {
 
 // Adds a limit, before the thread is started. Returns whether there is room for it.
 EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
-                             const char *first_key, const char *second_key, int64_t swap_bytes,
+                             const char *const *keys, const char *kernel_used, int64_t swap_bytes,
                              const char *swap_used) {
     if (guard.count == MAX_LIMITS) {
         return false;
@@ -148,8 +158,10 @@ EXPORT bool memory_guard_add(int64_t bytes, const char *used, const char *stat,
     limit->bytes = bytes;
     snprintf(limit->used, PATH_SIZE, "%s", used);
     snprintf(limit->stat, PATH_SIZE, "%s", stat);
-    snprintf(limit->keys[0], PATH_SIZE, "%s", first_key);
-    snprintf(limit->keys[1], PATH_SIZE, "%s", second_key);
+    for (int i = 0; i < KEYS; i++) {
+        snprintf(limit->keys[i], PATH_SIZE, "%s", keys[i]);
+    }
+    snprintf(limit->kernel_used, PATH_SIZE, "%s", kernel_used);
     limit->swap_bytes = swap_bytes;
     snprintf(limit->swap_used, PATH_SIZE, "%s", swap_used);
     return true;

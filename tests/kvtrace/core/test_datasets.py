@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+from pathlib import Path
 
 import duckdb
 import polars as pl
@@ -343,3 +344,53 @@ def test_a_dataset_that_cannot_be_read_is_not_replaced(folder, simulated):
     (folder / MANIFEST).unlink()
     with pytest.raises(DeviceError, match="incomplete"):
         simulated.save(folder, overwrite=True)
+
+
+@pytest.mark.parametrize("name", [".", "", "../d", "../../d"])
+def test_the_working_directory_is_not_replaced(folder, simulated, monkeypatch, name):
+    place = folder / "inner" if name.startswith("../..") else folder
+    place.mkdir(exist_ok=True)
+    monkeypatch.chdir(place)
+    with pytest.raises(DeviceError, match="working directory"):
+        simulated.save(name, overwrite=True)
+    assert len(kt.read_trace(folder)) == len(simulated)
+
+
+@pytest.mark.parametrize("can_exchange", [True, False])
+def test_an_interrupt_at_the_rename_leaves_a_dataset(folder, simulated, monkeypatch, can_exchange):
+    def interrupt(*_arguments):
+        raise KeyboardInterrupt
+
+    if not can_exchange:
+        monkeypatch.setattr(dataset, "exchange_names", lambda *_names: False)
+        rename = Path.rename
+        monkeypatch.setattr(
+            Path,
+            "rename",
+            lambda path, to: interrupt() if path.name == to.name == "d" else rename(path, to),
+        )
+    else:
+        exchange = dataset.exchange_names
+        monkeypatch.setattr(
+            dataset, "exchange_names", lambda *names: exchange(*names) and interrupt()
+        )
+    with pytest.raises(KeyboardInterrupt):
+        simulated.save(folder, overwrite=True)
+    monkeypatch.undo()
+    assert len(kt.read_trace(folder)) == len(simulated)
+
+
+def test_a_name_with_a_pattern_is_one_trace(simulated, tmp_path):
+    for name in ("y1.parquet", "y*.parquet", "x1", "x*", "br[1]"):
+        simulated.save(tmp_path / name)
+    for name in ("y*.parquet", "x*", "br[1]"):
+        assert kt.read_trace(tmp_path / name).scan().collect().height == len(simulated)
+
+
+def test_polars_opens_no_part_that_was_changed(folder):
+    part = folder / "part-00001.parquet"
+    data = bytearray(part.read_bytes())
+    data[-20] ^= 1
+    part.write_bytes(data)
+    with pytest.raises(TraceError, match="part-00001"):
+        kt.read_trace(folder).scan()

@@ -16,10 +16,12 @@ MIB = 1 << 20
 GUARDED = """
 import ctypes, sys, time
 from kvtrace.core.native.library import library
-limit_bytes, used, stat, first_key, second_key = sys.argv[1:]
-names = [name.encode() for name in (used, stat, first_key, second_key)]
+limit_bytes, used, stat, kernel_used, *keys = (word.encode() for word in sys.argv[1:])
 native = library()
-native.memory_guard_add(ctypes.c_int64(int(limit_bytes)), *names, ctypes.c_int64(0), b"")
+native.memory_guard_add(
+    ctypes.c_int64(int(limit_bytes)), used, stat, (ctypes.c_char_p * 3)(*keys), kernel_used,
+    ctypes.c_int64(0), b"",
+)
 native.memory_guard_start(b"kvtrace: error: out of memory\\n")
 time.sleep(1)
 """
@@ -35,6 +37,7 @@ def ends(*arguments: object) -> tuple[int, str]:
 OUT_OF_MEMORY = (7, "kvtrace: error: out of memory\n")
 GOES_ON = (0, "")
 KEY = "MemAvailable:"
+CACHED = ("inactive_file ", "active_file ", "")
 
 
 @pytest.mark.parametrize(
@@ -52,31 +55,40 @@ def test_a_machine_with_little_left(
 ) -> None:
     stat = tmp_path / "meminfo"
     stat.write_text(f"MemTotal: {limit_mib * 1024} kB\n{KEY} {available_mib * 1024} kB\n")
-    assert ends(limit_mib * MIB, "", stat, KEY, KEY) == expected
+    assert ends(limit_mib * MIB, "", stat, "", KEY, "", "") == expected
 
 
 @pytest.mark.parametrize(
-    ("used_mib", "inactive_mib", "active_mib", "expected"),
+    ("used_mib", "inactive_mib", "active_mib", "kernel_mib", "expected"),
     [
-        (63, 0, 0, OUT_OF_MEMORY),
-        (63, 20, 26, OUT_OF_MEMORY),
-        # Cached files are dropped before the kernel refuses memory.
-        (63, 20, 28, GOES_ON),
-        (15, 0, 0, GOES_ON),
+        (63, 0, 0, 0, OUT_OF_MEMORY),
+        (63, 20, 26, 0, OUT_OF_MEMORY),
+        # Cached files are dropped before the kernel refuses memory, and so are most inodes.
+        (63, 20, 28, 0, GOES_ON),
+        (63, 20, 20, 8, OUT_OF_MEMORY),
+        (63, 20, 20, 12, GOES_ON),
+        (15, 0, 0, 0, GOES_ON),
     ],
 )
 def test_a_control_group_with_little_left(
-    tmp_path: Path, used_mib: int, inactive_mib: int, active_mib: int, expected: tuple[int, str]
+    tmp_path: Path,
+    used_mib: int,
+    inactive_mib: int,
+    active_mib: int,
+    kernel_mib: int,
+    expected: tuple[int, str],
 ) -> None:
     used, stat = tmp_path / "memory.current", tmp_path / "memory.stat"
+    kernel = tmp_path / "memory.kmem.usage_in_bytes"
+    kernel.write_text(f"{kernel_mib * MIB}\n")
     used.write_text(f"{used_mib * MIB}\n")
     lines = ("anon 5", f"inactive_file {inactive_mib * MIB}", f"active_file {active_mib * MIB}")
     stat.write_text("\n".join(lines) + "\n")
-    assert ends(64 * MIB, used, stat, "inactive_file ", "active_file ") == expected
+    assert ends(64 * MIB, used, stat, kernel, *CACHED) == expected
 
 
 def test_a_limit_whose_files_are_gone_ends_nothing(tmp_path: Path) -> None:
-    assert ends(64 * MIB, "", tmp_path / "none", KEY, KEY) == GOES_ON
+    assert ends(64 * MIB, "", tmp_path / "none", "", KEY, "", "") == GOES_ON
 
 
 @pytest.mark.parametrize(("available_mib", "fits"), [(150, False), (220, True)])
