@@ -12,9 +12,13 @@ from typing import Annotated
 
 import msgspec
 
-from kvtrace.requests import requests as reading
+from kvtrace.requests.json_lines import Count, JsonLines
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_CLOCK_NS, Requests
+from kvtrace.requests.source_files import source
 
-_Ns = Annotated[int, msgspec.Meta(ge=0, le=reading.MAX_CLOCK_NS)]
+_Ns = Annotated[int, msgspec.Meta(ge=0, le=MAX_CLOCK_NS)]
 
 
 class _Metadata(msgspec.Struct):
@@ -25,7 +29,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _Tokens(msgspec.Struct):
-    value: reading.Count
+    value: Count
 
 
 class _Metrics(msgspec.Struct):
@@ -51,8 +55,8 @@ class _Record(msgspec.Struct):
     """Null for a request that failed."""
 
 
-@reading.source(lambda start: start.has_json_with("metadata", "metrics", "request_start_ns"))
-def aiperf(path: Path) -> reading.Requests:
+@source(lambda start: start.has_json_with("metadata", "metrics", "request_start_ns"))
+def aiperf(path: Path) -> Requests:
     """Read the requests of AIPerf's records at `path`.
 
     A request arrives when it was sent. Turns of a conversation are in the order of their arrivals.
@@ -60,8 +64,8 @@ def aiperf(path: Path) -> reading.Requests:
     Raises:
         TraceError: if a line is no such record, or none has the length of a prompt.
     """
-    lines = reading.JsonLines(path, _Record, may_be_indented=True)
-    requests = reading.Gathered()
+    lines = JsonLines(path, _Record, may_be_indented=True)
+    requests = RequestCollector()
     warm_up = without_length = without_answer = 0
     for _number, record in lines:
         if record.metadata.benchmark_phase.lower() == "warmup":
@@ -85,10 +89,12 @@ def aiperf(path: Path) -> reading.Requests:
             " a conversation"
         )
     ]
-    notes += reading.counted(
+    notes += counted(
         (warm_up, "records of the warm-up are left out"),
         (without_length, "records without the length of their prompt are left out"),
         (without_answer, "records have no length of an answer, which is taken as 0"),
     )
     left_out = warm_up + without_length
-    return requests.requests("aiperf", path, lines.sha256, 0, notes, records_left_out=left_out)
+    return requests.build_requests(
+        "aiperf", path, lines.sha256, 0, notes, records_left_out=left_out
+    )

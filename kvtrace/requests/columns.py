@@ -29,7 +29,22 @@ from kvtrace.core.schema import numbers
 from kvtrace.core.table_files import read_csv
 from kvtrace.core.text import open_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests import requests as reading
+from kvtrace.requests.int_columns import NONE, Ints, dense
+from kvtrace.requests.json_lines import BlockId, Count, JsonLines, Seconds
+from kvtrace.requests.notes import backwards_notes, counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import (
+    MAX_NS,
+    MAX_TOKENS,
+    Requests,
+    Waits,
+    origin_of,
+    successive,
+    turns_of,
+    with_history_note,
+    without_blocks,
+)
+from kvtrace.requests.source_files import Start, files_of, sha256_of, source
 
 # The first data row is on line 2.
 FIRST_LINE = 2
@@ -64,11 +79,11 @@ class Columns:
     has_failures: bool = False
     """Whether a row without output tokens is a request that failed, which is dropped."""
 
-    def is_own(self, start: reading.Start) -> bool:
+    def is_own(self, start: Start) -> bool:
         """Return whether the file has this source's columns of arrival and lengths."""
         return start.columns >= {self.time, self.input, self.output}
 
-    def read(self, path: Path) -> reading.Requests:
+    def read(self, path: Path) -> Requests:
         """Return the requests of the file at `path`, or of the files of a directory or glob, by name.
 
         Prompts of one session are assumed to carry their history. Rows out of order are sorted, and
@@ -76,8 +91,7 @@ class Columns:
         only some dates have a zone, or all requests failed.
         """
         tables = [
-            self._table(file)
-            for file in (reading.files_of(path, self.files) if self.files else [path])
+            self._table(file) for file in (files_of(path, self.files) if self.files else [path])
         ]
         times, inputs, outputs = (
             np.concatenate(column_parts)
@@ -91,7 +105,7 @@ class Columns:
             facts["failures"] = len(times) - len(order)
             if not len(order):
                 raise TraceError(f"holds no request that succeeded ({self.output} > 0)", path=path)
-        if int(times[order[-1]]) - int(times[order[0]]) > reading.MAX_NS:
+        if int(times[order[-1]]) - int(times[order[0]]) > MAX_NS:
             raise TraceError(
                 "its times span more than a trace's clock can hold", path=path, column=self.time
             )
@@ -99,9 +113,7 @@ class Columns:
         sessions = _session_numbers(tables, self.session)
         if sessions is not None:
             sessions = sessions[order]
-            sessions[sessions != reading.NONE] = reading.dense(sessions[sessions != reading.NONE])[
-                0
-            ]
+            sessions[sessions != NONE] = dense(sessions[sessions != NONE])[0]
         facts["conversations"] = None if sessions is None else int(sessions.max()) + 1
         images = [
             int(table.arrays[self.images].fill_null(0).to_numpy().sum())
@@ -126,19 +138,19 @@ class Columns:
             "wrong_totals": wrong_totals,
             "unknown_columns": unknown,
         }
-        after, before = reading.successive(sessions)
+        after, before = successive(sessions)
         shorter_prompts = np.count_nonzero(prompts[after] < prompts[before] + answers[before])
         notes = self._notes(facts, int(shorter_prompts))
-        origin = reading.origin_of(
+        origin = origin_of(
             self.kind,
             path,
-            reading.sha256_of(*(table.path for table in tables)),
+            sha256_of(*(table.path for table in tables)),
             len(order),
             0,
             **facts,
         )
-        turns = None if sessions is None else reading.turns_of(sessions)
-        return reading.without_blocks(
+        turns = None if sessions is None else turns_of(sessions)
+        return without_blocks(
             arrivals, prompts, answers, origin, tuple(notes), session_id=sessions, turn=turns
         )
 
@@ -177,7 +189,7 @@ class Columns:
             )
         return columns
 
-    def _counts(self, table: ColumnsRead) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
+    def _counts(self, table: ColumnsRead) -> tuple[Ints, Ints, Ints]:
         """Return arrivals on the file's clock, and tokens of prompts and answers."""
         tokens = table.tokens(self.input), table.tokens(self.output)
         if not self.is_seconds:
@@ -198,7 +210,7 @@ class Columns:
             " history"
         )
         notes = [_NO_SESSIONS if facts["conversations"] is None else of_sessions]
-        notes += reading.counted(
+        notes += counted(
             (
                 shorter,
                 "later prompts are shorter than the turn before them, so they cannot carry it fully",
@@ -210,13 +222,13 @@ class Columns:
                 " unknown"
             )
             notes.append(f"{facts['images']} images {treatment}")
-        notes += reading.counted(
+        notes += counted(
             (facts.get("failures", 0), "failed requests (no response tokens) were dropped")
         )
         if (files := len(facts["files"])) > 1:
             notes.append(f"{files} files were merged on one clock, seconds from the first day")
-        notes += reading.backwards_notes(facts["out_of_order"])
-        notes += reading.counted(
+        notes += backwards_notes(facts["out_of_order"])
+        notes += counted(
             (facts["wrong_totals"], "rows have a total that is not request plus response tokens")
         )
         if facts["unknown_columns"]:
@@ -253,7 +265,7 @@ def _has_zone(path: Path, index: int) -> bool:
     return clock.endswith("Z") or "+" in clock or "-" in clock
 
 
-def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints | None:
+def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> Ints | None:
     """Return a number for each session of all files together, NONE where a row has none.
 
     None if no row has one.
@@ -267,10 +279,8 @@ def _session_numbers(tables: Sequence[ColumnsRead], name: str) -> reading.Ints |
         for table in tables
     )
     codes = pa.chunked_array(list(rows), pa.string()).combine_chunks().dictionary_encode().indices
-    numbers: reading.Ints = (
-        codes.fill_null(reading.NONE).to_numpy(zero_copy_only=False).astype(np.int64)
-    )
-    return None if (numbers == reading.NONE).all() else numbers
+    numbers: Ints = codes.fill_null(NONE).to_numpy(zero_copy_only=False).astype(np.int64)
+    return None if (numbers == NONE).all() else numbers
 
 
 BLOCK_TOKENS = 16
@@ -280,17 +290,17 @@ TYPES = ("text", "search", "image", "file", "api", "thinking", "coder")
 
 class _Chat(msgspec.Struct):
     chat_id: int
-    timestamp: reading.Seconds
-    input_length: reading.Count
-    output_length: reading.Count
-    hash_ids: list[reading.BlockId] | None = None
+    timestamp: Seconds
+    input_length: Count
+    output_length: Count
+    hash_ids: list[BlockId] | None = None
     parent_chat_id: int = ROOT
     type: str = "text"
     turn: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] = 1
 
 
-@reading.source(lambda start: start.is_json_with("timestamp", "input_length", "chat_id"))
-def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests:
+@source(lambda start: start.is_json_with("timestamp", "input_length", "chat_id"))
+def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> Requests:
     """Return the requests of the Qwen-Bailian JSONL file at `path`; its times are seconds.
 
     A conversation is a tree of chats by `parent_chat_id`; turns are counted from 0, as the file's
@@ -302,8 +312,8 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
     block ids.
     """
     lines, gathered, latest_ns = (
-        reading.JsonLines(path, _Chat),
-        reading.Gathered(has_numbers=True),
+        JsonLines(path, _Chat),
+        RequestCollector(has_numbers=True),
         0,
     )
     chats: dict[int, tuple[int, int, int]] = {}
@@ -356,7 +366,7 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
     }
     unknown = sorted(name for name in types if name not in TYPES)
     treatment = "each starts a new conversation here, and keeps its turn number"
-    notes = reading.counted(
+    notes = counted(
         (orphans, f"requests name a parent that is not before them in the file: {treatment}"),
         (
             sum(types[name] for name in unknown),
@@ -364,19 +374,19 @@ def bailian(path: Path, *, block_tokens: int = BLOCK_TOKENS) -> reading.Requests
         ),
     )
     if with_ids:
-        notes += reading.counted((without_ids, "requests have no hash_ids"))
+        notes += counted((without_ids, "requests have no hash_ids"))
     elif without_ids:
         block_tokens = 0
         notes.append(
             "the file has no hash_ids: prompts of one conversation are assumed to carry its history"
         )
-        notes += reading.counted(
+        notes += counted(
             (branches, "chats branch off an earlier one, and are taken as its conversation's turns")
         )
-    requests = gathered.requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
+    requests = gathered.build_requests("bailian", path, lines.sha256, block_tokens, notes, **facts)
     if not block_tokens:
-        requests = reading.with_history_note(requests)
-    return replace(requests, waits=reading.Waits.of(len(requests), waits))
+        requests = with_history_note(requests)
+    return replace(requests, waits=Waits.of(len(requests), waits))
 
 
 _CLIENTS = "chunk-*-trace.csv"
@@ -387,14 +397,14 @@ _MOST_REQUESTS = 10**8
 _ROUNDED = 1e-3
 
 
-@reading.source(lambda start: fnmatch(start.path.name, _CLIENTS))
+@source(lambda start: fnmatch(start.path.name, _CLIENTS))
 def servegen(
     path: Path,
     rng: np.random.Generator,
     *,
     time_window_ns: tuple[int, int] = (0, 600 * NS_PER_S),
     request_rate_per_s: float | None = None,
-) -> reading.Requests:
+) -> Requests:
     """Return requests sampled from the clients in the directory at `path`, in a window of their days.
 
     Each client is a renewal process: in each stretch of its file, mostly 10 minutes, intervals have
@@ -410,7 +420,7 @@ def servegen(
         raise ConfigError(f"request rate(={request_rate_per_s:g}) must be > 0 a second")
     start_ns, length_ns = time_window_ns
     begin_s, end_s = start_ns / NS_PER_S, (start_ns + length_ns) / NS_PER_S
-    traces = sorted(reading.files_of(path, _CLIENTS), key=lambda file: (len(file.name), file.name))
+    traces = sorted(files_of(path, _CLIENTS), key=lambda file: (len(file.name), file.name))
     datasets = {
         trace: trace.with_name(trace.name.replace("-trace.csv", "-dataset.json"))
         for trace in traces
@@ -444,7 +454,7 @@ def servegen(
             f" {named('time_window')}",
             path=path,
         )
-    sampled_parts: list[tuple[NDArray[np.float64], reading.Ints, reading.Ints]] = []
+    sampled_parts: list[tuple[NDArray[np.float64], Ints, Ints]] = []
     for begin, end, rate, law, shape, lengths in usable:
         assert lengths is not None  # only these are usable
         times = begin + _renewals(rng, rate * factor, end - begin, law, shape)
@@ -473,13 +483,13 @@ def servegen(
         ),
         "it has no joint distribution of prompts and answers: lengths are sampled independently",
         _NO_SESSIONS,
-        *reading.counted(
+        *counted(
             (unusable_count, "stretches of clients without histograms of lengths are omitted")
         ),
     ]
-    origin = reading.origin_of("servegen", path, reading.sha256_of(*files), len(order), 0, **facts)
+    origin = origin_of("servegen", path, sha256_of(*files), len(order), 0, **facts)
     prompts, answers = inputs[order].astype(np.int64), outputs[order].astype(np.int64)
-    return reading.without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
+    return without_blocks(arrivals - arrivals[0], prompts, answers, origin, tuple(notes))
 
 
 def _stretches(
@@ -533,7 +543,7 @@ def _histograms(path: Path) -> dict[int, list[tuple[Array, Array]]]:
             shares_by_length = decode_json(
                 text, dict[int, float], path, misfit=f"{name} at {start_s} is no histogram: {{}}"
             )
-            if max(map(abs, shares_by_length), default=0) > reading.MAX_TOKENS:
+            if max(map(abs, shares_by_length), default=0) > MAX_TOKENS:
                 raise TraceError(
                     f"{name} at {start_s} is no histogram of tokens", path=path, column=str(start_s)
                 )
@@ -544,11 +554,7 @@ def _histograms(path: Path) -> dict[int, list[tuple[Array, Array]]]:
             is_valid = len(shares_by_length) == 0 or bool(
                 shares.min() >= 0 and np.isclose(shares.sum(), 1, atol=_ROUNDED)
             )
-            if (
-                not is_valid
-                or values.min(initial=0) < 0
-                or values.max(initial=0) > reading.MAX_TOKENS
-            ):
+            if not is_valid or values.min(initial=0) < 0 or values.max(initial=0) > MAX_TOKENS:
                 raise TraceError(
                     f"{name} at {start_s} is no histogram of tokens", path=path, column=str(start_s)
                 )
@@ -595,14 +601,14 @@ class ColumnsRead:
         """Return the number of rows."""
         return len(next(iter(self.arrays.values())))
 
-    def tokens(self, name: str) -> reading.Ints:
+    def tokens(self, name: str) -> Ints:
         """Return the token counts of column `name`; TraceError if one is negative or too large."""
-        values: reading.Ints = self.arrays[name].to_numpy()
+        values: Ints = self.arrays[name].to_numpy()
         self.refuse(
             name,
-            (values < 0) | (values > reading.MAX_TOKENS),
+            (values < 0) | (values > MAX_TOKENS),
             values,
-            f"must be from 0 to {reading.MAX_TOKENS} tokens",
+            f"must be from 0 to {MAX_TOKENS} tokens",
         )
         return values
 

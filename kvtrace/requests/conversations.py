@@ -24,7 +24,12 @@ from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.parameters import named
 from kvtrace.core.text import as_utf8
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests import requests as reading
+from kvtrace.requests.int_columns import Ints, column
+from kvtrace.requests.json_lines import BlockId, Count, JsonLines, Seconds, wall_ns
+from kvtrace.requests.notes import backwards_notes, counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Requests, origin_of, without_blocks
+from kvtrace.requests.source_files import files_of, sha256_of, source
 
 ENCODING = "cl100k_base"
 CHARACTERS_PER_TOKEN = 4
@@ -92,7 +97,7 @@ _ODDITIES = {
 }
 
 
-@reading.source(lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
+@source(lambda start: start.text.startswith(b"[") and b'"conversations"' in start.text)
 def sharegpt(
     path: Path,
     rng: np.random.Generator,
@@ -101,7 +106,7 @@ def sharegpt(
     live_conversations: int = LIVE_CONVERSATIONS,
     max_conversations: int | None = None,
     tokenizer: str = "auto",
-) -> reading.Requests:
+) -> Requests:
     """Return the requests of the ShareGPT JSON array at `path`, one an answer, at random times.
 
     Arrivals are a Poisson process of `request_rate_per_s`. Each is the next turn of a random one of
@@ -123,10 +128,10 @@ def sharegpt(
     )
     if not inputs:
         raise TraceError("no conversation has a question and an answer", path=path)
-    order, sessions, places = _interleave(reading.column(lengths), live_conversations, rng)
+    order, sessions, places = _interleave(column(lengths), live_conversations, rng)
     gaps = rng.exponential(NS_PER_S / request_rate_per_s, size=len(order))
     arrivals = np.cumsum(np.rint(gaps))
-    if arrivals[-1] > reading.MAX_NS:
+    if arrivals[-1] > MAX_NS:
         raise ConfigError(
             f"request rate(={request_rate_per_s}) is too low: {len(order)} requests outlast the"
             " clock"
@@ -140,8 +145,8 @@ def sharegpt(
         "conversations": len(lengths),
         **{name: oddities[name] for name in _ODDITIES},
     }
-    origin = reading.origin_of("sharegpt", path, reading.sha256_of(path), len(order), 0, **facts)
-    tokens = reading.column(inputs)[order], reading.column(outputs)[order]
+    origin = origin_of("sharegpt", path, sha256_of(path), len(order), 0, **facts)
+    tokens = column(inputs)[order], column(outputs)[order]
     times = (
         f"Poisson at {request_rate_per_s:g} a second over {live_conversations} conversations at a"
         " time"
@@ -150,9 +155,9 @@ def sharegpt(
         f"the source has no times: they are sampled, {times}",
         f"the source has no token counts: they are {tokenizer_name}",
         "the source has no block ids: prompts share a prefix within their conversation only",
-        *reading.counted(*((oddities[name], note) for name, note in _ODDITIES.items())),
+        *counted(*((oddities[name], note) for name, note in _ODDITIES.items())),
     ]
-    return reading.without_blocks(
+    return without_blocks(
         arrivals - arrivals[0], *tokens, origin, tuple(notes), session_id=sessions, turn=places
     )
 
@@ -197,16 +202,12 @@ def _read_turns(
             lengths.append(len(inputs) - turns_before)
         else:
             oddities["empty_conversations"] += 1
-        if inputs and inputs[-1] > reading.MAX_TOKENS:
-            raise TraceError(
-                f"a prompt of more than {reading.MAX_TOKENS} tokens", path=path, row=row
-            )
+        if inputs and inputs[-1] > MAX_TOKENS:
+            raise TraceError(f"a prompt of more than {MAX_TOKENS} tokens", path=path, row=row)
     return inputs, outputs, lengths
 
 
-def _interleave(
-    lengths: reading.Ints, live: int, rng: np.random.Generator
-) -> tuple[reading.Ints, reading.Ints, reading.Ints]:
+def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Ints, Ints, Ints]:
     """Return each request's turn (numbered over the file), conversation, and turn within that.
 
     They are in order of arrival.
@@ -239,12 +240,12 @@ SUBAGENT = "subagent"
 
 
 class _Request(msgspec.Struct):
-    t: reading.Seconds
+    t: Seconds
     type: str
-    input: reading.Count | None = msgspec.field(default=None, name="in")
-    output: reading.Count | None = msgspec.field(default=None, name="out")
-    api_time: reading.Seconds | None = None
-    hash_ids: list[reading.BlockId] | None = None
+    input: Count | None = msgspec.field(default=None, name="in")
+    output: Count | None = msgspec.field(default=None, name="out")
+    api_time: Seconds | None = None
+    hash_ids: list[BlockId] | None = None
     requests: list[_Request] | None = None
 
 
@@ -260,7 +261,7 @@ class _Conversations:
 
     idle_cap_ns: int | None
     start_ratio: tuple[float, float] | None
-    gathered: reading.Gathered = field(default_factory=reading.Gathered)
+    gathered: RequestCollector = field(default_factory=RequestCollector)
     block_tokens: int = 0
     count: int = 0
     """Number of conversations and sub-agents."""
@@ -290,9 +291,9 @@ class _Conversations:
         if not calls:
             return
         began_ns = np.array(
-            [min(round(t * NS_PER_S), reading.MAX_NS) for _, t, _, _ in calls], dtype=np.int64
+            [min(round(t * NS_PER_S), MAX_NS) for _, t, _, _ in calls], dtype=np.int64
         )
-        ended_ns: reading.Ints = began_ns + np.array(
+        ended_ns: Ints = began_ns + np.array(
             [round((call.api_time or 0) * NS_PER_S) for call, *_ in calls], dtype=np.int64
         )
         if self.idle_cap_ns is not None:
@@ -359,11 +360,11 @@ class _Conversations:
 
     def _from_the_middle(
         self,
-        began_ns: reading.Ints,
-        ended_ns: reading.Ints,
-        sessions: reading.Ints,
+        began_ns: Ints,
+        ended_ns: Ints,
+        sessions: Ints,
         start_draw: float,
-    ) -> tuple[reading.Ints, reading.Ints, NDArray[np.bool_]]:
+    ) -> tuple[Ints, Ints, NDArray[np.bool_]]:
         """Return times from a moment within the conversation, and a mask of the remaining requests.
 
         They are the requests from that moment on, and the last one before it in each of their
@@ -378,7 +379,7 @@ class _Conversations:
             before = np.flatnonzero((sessions == session) & ~is_after)
             if len(before):
                 is_kept[before[np.argmax(began_ns[before])]] = True
-        cap = reading.MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
+        cap = MAX_NS if self.idle_cap_ns is None else self.idle_cap_ns
         # A warm-up is at most the idle cap before the moment, the next request at most after it.
         shift = (
             np.where(
@@ -407,7 +408,7 @@ class _Conversations:
                 "block ids are local to their file: nothing is shared between conversations"
             )
         description = "are separate sessions with shared ids"
-        notes += reading.counted((self.subagents, f"sub-agents {description}"))
+        notes += counted((self.subagents, f"sub-agents {description}"))
         if self.idle_cap_ns is not None:
             notes.append(
                 "idle time of conversations (no request in progress) is cut to"
@@ -420,11 +421,11 @@ class _Conversations:
                 f" {self.left_out} requests before it are omitted, {self.warmups} warm up the"
                 " caches"
             )
-        return [*notes, *reading.backwards_notes(self.out_of_order)]
+        return [*notes, *backwards_notes(self.out_of_order)]
 
 
 # Long, because of its options and their description.
-@reading.source(
+@source(
     lambda start: (
         start.text.startswith(b"{")
         and b'"block_size"' in start.text
@@ -439,7 +440,7 @@ def agentic(
     idle_cap_ns: int | None = None,
     start_ratio: tuple[float, float] | None = None,
     kind: str = "agentic",
-) -> reading.Requests:
+) -> Requests:
     """Return the requests of the conversations at `path`.
 
     A JSON file, all `*.json` of a directory, or JSON lines.
@@ -461,18 +462,18 @@ def agentic(
             f"start ratio(={start_ratio[0]:g}-{start_ratio[1]:g}) must be from 0 to 1, such as"
             " 0.25-0.75"
         )
-    paths = reading.files_of(path, "*.json")
+    paths = files_of(path, "*.json")
     conversations, scopes, start = _Conversations(idle_cap_ns, start_ratio), Counter[str](), 0.0
     is_lines = ".jsonl" in path.suffixes
     files = (
-        reading.JsonLines(path, _File)
+        JsonLines(path, _File)
         if is_lines
         else ((None, read_json(file_path, _File)) for file_path in paths)
     )
     for number, (row, file) in enumerate(files):
         if number and conversation_rate_per_s:
             start += float(np.rint(rng.exponential(NS_PER_S / conversation_rate_per_s)))
-        if start > reading.MAX_NS:
+        if start > MAX_NS:
             raise ConfigError(
                 f"conversation rate(={conversation_rate_per_s}) is too low: they outlast the clock"
             )
@@ -491,12 +492,12 @@ def agentic(
         "idle_cap_ns": idle_cap_ns,
         "start_ratio": start_ratio,
     }
-    return conversations.gathered.requests(
-        kind, path, reading.sha256_of(*paths), conversations.block_tokens, notes, **facts
+    return conversations.gathered.build_requests(
+        kind, path, sha256_of(*paths), conversations.block_tokens, notes, **facts
     )
 
 
-agentx = reading.source(lambda _: False)(
+agentx = source(lambda _: False)(
     partial(agentic.read, idle_cap_ns=10 * NS_PER_S, start_ratio=(0.0, 1.0), kind="agentx")
 )
 """The format `agentic` with the rules of SemiAnalysis' AgentX (AIPerf's inferencex-agentx-mvp).
@@ -513,19 +514,17 @@ class _Event(msgspec.Struct):
 class _Round(msgspec.Struct):
     session_id: str
     provider: str = "unknown"
-    prefix_tokens: reading.Count | None = None
-    newly_append_tokens: reading.Count | None = None
-    output_tokens: reading.Count | None = None
+    prefix_tokens: Count | None = None
+    newly_append_tokens: Count | None = None
+    output_tokens: Count | None = None
     timing_events: list[_Event] = []
 
 
 ASKING_EVENTS = ("user_message", "tool_result")
 
 
-@reading.source(
-    lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens")
-)
-def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
+@source(lambda start: start.is_json_with("session_id", "round_index", "newly_append_tokens"))
+def tracelab(path: Path, *, block_tokens: int = 512) -> Requests:
     """Return the rounds of the file at `path` as requests.
 
     A round arrives with the last event that triggered it.
@@ -537,7 +536,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
     TraceLab's rounds of coding agents (University of Washington), one a line: sessions, lengths, and
     times of questions and answers; no text, and no hashes.
     """
-    lines = reading.JsonLines(path, _Round)
+    lines = JsonLines(path, _Round)
     rounds: list[tuple[int, int, str, int, int, int]] = []
     newest: dict[str, tuple[int, int]] = {}
     appended, fresh, omitted = Counter[str](), Counter[str](), Counter[str]()
@@ -547,9 +546,9 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
             line.newly_append_tokens or 0,
             line.output_tokens or 0,
         )
-        if prefix + added > reading.MAX_TOKENS:
+        if prefix + added > MAX_TOKENS:
             raise lines.fault(
-                f"{prefix} and {added} tokens are more than {reading.MAX_TOKENS}",
+                f"{prefix} and {added} tokens are more than {MAX_TOKENS}",
                 number,
                 "newly_append_tokens",
             )
@@ -562,9 +561,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
         newest[line.session_id] = prefix + added, output
         times = [
             (
-                reading.wall_ns(
-                    event.timestamp, lines, number, f"timing_events[{index}].timestamp"
-                ),
+                wall_ns(event.timestamp, lines, number, f"timing_events[{index}].timestamp"),
                 event.event_type,
             )
             for index, event in enumerate(line.timing_events)
@@ -585,7 +582,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
             )
         )
     gathered, history, shorter_prompts, cached_first, next_id = (
-        reading.Gathered(has_numbers=True),
+        RequestCollector(has_numbers=True),
         dict[str, tuple[int, list[int]]](),
         0,
         0,
@@ -610,7 +607,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
         f" {block_tokens} tokens"
     )
     notes = [f"the source has no block ids: {assumption}"]
-    notes += reading.counted(
+    notes += counted(
         (
             shorter_prompts,
             "prompts are shorter than that, and begin with the tokens cached by the provider",
@@ -620,7 +617,7 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
         f"the provider had {cached_first} tokens of first prompts cached, from unknown sessions, so"
         " nothing is shared between sessions here; sub-agents are sessions, too"
     )
-    notes += reading.counted(
+    notes += counted(
         *((count, f"rounds {reason} are omitted") for reason, count in sorted(omitted.items()))
     )
     facts = {
@@ -628,4 +625,4 @@ def tracelab(path: Path, *, block_tokens: int = 512) -> reading.Requests:
         "fresh_tokens": dict(fresh),
         "rounds_left_out": omitted.total(),
     }
-    return gathered.requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)
+    return gathered.build_requests("tracelab", path, lines.sha256, block_tokens, notes, **facts)

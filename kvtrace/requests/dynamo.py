@@ -15,22 +15,26 @@ import msgspec
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.units import NS_PER_MS
-from kvtrace.requests import requests as reading
+from kvtrace.requests.json_lines import Count, JsonLines, Milliseconds
+from kvtrace.requests.notes import counted, unused_notes
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import Requests
+from kvtrace.requests.source_files import source
 
 SCHEMA = "dynamo.request.trace.v1"
 
 
 class _Replay(msgspec.Struct):
     trace_block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    input_length: reading.Count
+    input_length: Count
     input_sequence_hashes: list[int]
 
 
 class _Request(msgspec.Struct):
     request_id: str | None = None
-    request_received_ms: reading.Milliseconds | None = None
-    total_time_ms: reading.Milliseconds | None = None
-    output_tokens: reading.Count | None = None
+    request_received_ms: Milliseconds | None = None
+    total_time_ms: Milliseconds | None = None
+    output_tokens: Count | None = None
     replay: _Replay | None = None
 
 
@@ -41,7 +45,7 @@ class _Agent(msgspec.Struct):
 class _Event(msgspec.Struct):
     event_type: str
     schema: str | None = None
-    event_time_unix_ms: reading.Milliseconds | None = None
+    event_time_unix_ms: Milliseconds | None = None
     """When the request ended."""
     request: _Request | None = None
     agent_context: _Agent | None = None
@@ -53,7 +57,7 @@ class _Line(msgspec.Struct):
     event: _Event | None = None
     event_type: str = ""
     schema: str | None = None
-    event_time_unix_ms: reading.Milliseconds | None = None
+    event_time_unix_ms: Milliseconds | None = None
     request: _Request | None = None
     agent_context: _Agent | None = None
 
@@ -66,8 +70,8 @@ class _Line(msgspec.Struct):
         )
 
 
-@reading.source(lambda start: start.has_json_with(SCHEMA))
-def dynamo(path: Path) -> reading.Requests:
+@source(lambda start: start.has_json_with(SCHEMA))
+def dynamo(path: Path) -> Requests:
     """Read the requests of the Dynamo trace at `path`.
 
     A request arrives at `request_received_ms`, or where that is absent at the end of the request
@@ -78,8 +82,8 @@ def dynamo(path: Path) -> reading.Requests:
         TraceError: if a line is not such an event, hashes do not fit a prompt's length, or block
             sizes differ.
     """
-    lines = reading.JsonLines(path, _Line, name_fields=True, may_be_indented=True)
-    requests = reading.Gathered()
+    lines = JsonLines(path, _Line, name_fields=True, may_be_indented=True)
+    requests = RequestCollector()
     other_events = Counter[str]()
     ids: set[str] = set()
     left_out = Counter[str]()
@@ -122,7 +126,7 @@ def dynamo(path: Path) -> reading.Requests:
             " for replay",
             path=path,
         )
-    notes = reading.counted(
+    notes = counted(
         (without_prompt, "requests without `replay`, whose prompts are unknown, are left out"),
         (left_out["without arrival"], "requests without the time of their arrival are left out"),
         (left_out["repeated"], "requests with the id of an earlier one are left out"),
@@ -132,8 +136,8 @@ def dynamo(path: Path) -> reading.Requests:
         notes.append(
             f"events that are not used: {names}; so no wait of an agent for its tools or sub-agents"
         )
-    notes += reading.unused_notes(lines.fields - {"timestamp"}, _Line)
-    return requests.requests(
+    notes += unused_notes(lines.fields - {"timestamp"}, _Line)
+    return requests.build_requests(
         "dynamo",
         path,
         lines.sha256,
@@ -152,9 +156,7 @@ def _arrival_ms(event: _Event, request: _Request) -> float | None:
     return event.event_time_unix_ms - request.total_time_ms
 
 
-def _check_blocks(
-    replay: _Replay, block_tokens: int, lines: reading.JsonLines[_Line], number: int
-) -> None:
+def _check_blocks(replay: _Replay, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
     """Refuse a prompt with blocks of another size, or with blocks that do not fit its length."""
     if replay.trace_block_size != block_tokens:
         raise lines.fault(

@@ -18,15 +18,17 @@ import msgspec
 from kvtrace.core.files import decode_json, place_of
 from kvtrace.core.text import LINE_BYTES, utf8_lines
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests import requests as reading
+from kvtrace.requests.json_lines import JsonLines, wall_ns
+from kvtrace.requests.requests import MAX_CLOCK_NS, MAX_TOKENS
+from kvtrace.requests.source_files import start_of
 
 T = TypeVar("T", bound=msgspec.Struct)
-CountOrFloat = Annotated[float, msgspec.Meta(ge=0, le=reading.MAX_TOKENS)]
+CountOrFloat = Annotated[float, msgspec.Meta(ge=0, le=MAX_TOKENS)]
 """A count of tokens; pandas writes a column with a gap as floats: 17.0."""
 _SHOWN_MODELS: Final = 5
 
 
-class ExportedRows(reading.JsonLines[T]):
+class ExportedRows(JsonLines[T]):
     """The rows of an export as `T`, a struct whose `data` is a list of `T` in a page of an API."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
@@ -40,7 +42,7 @@ class ExportedRows(reading.JsonLines[T]):
         Raises:
             TraceError: for a row that is not a `T`.
         """
-        if reading.start_of(self.path).text[:1] not in (b"{", b"["):
+        if start_of(self.path).text[:1] not in (b"{", b"["):
             yield from self._rows_of_csv()
             return
         for number, row in super().__iter__():
@@ -112,8 +114,8 @@ class ExportedRows(reading.JsonLines[T]):
         try:
             seconds = float(time)
         except ValueError:
-            return reading.wall_ns(str(time), self, number, column)
-        if not 0 <= seconds <= reading.MAX_CLOCK_NS / NS_PER_S:
+            return wall_ns(str(time), self, number, column)
+        if not 0 <= seconds <= MAX_CLOCK_NS / NS_PER_S:
             raise self.fault(f"{time!r} is not a time", number, column)
         # The product of a time of today and 10^9 is rounded to 256 ns.
         return int(seconds) * NS_PER_S + round(seconds % 1 * NS_PER_S)

@@ -23,8 +23,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests import requests as reading
 from kvtrace.requests.exported_rows import ExportedRows, models_note
+from kvtrace.requests.json_lines import Count
 from kvtrace.requests.nested_calls import (
     Span,
     SpanKey,
@@ -35,6 +35,10 @@ from kvtrace.requests.nested_calls import (
     is_better_copy,
     open_circles,
 )
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_TOKENS, Requests, with_history_note
+from kvtrace.requests.source_files import source
 
 _ROLES: Final = {
     "GENERATION": SpanRole.CALL,
@@ -62,11 +66,11 @@ class _Row(msgspec.Struct, rename="camel"):
     usage_details: _Usage | None = None
     usage: _Usage | None = None
     """The sums of older answers of the API, with costs and their unit."""
-    input_usage: reading.Count | None = None
-    output_usage: reading.Count | None = None
-    prompt_tokens: reading.Count | None = None
+    input_usage: Count | None = None
+    output_usage: Count | None = None
+    prompt_tokens: Count | None = None
     """The name of `input_usage` in releases before 3."""
-    completion_tokens: reading.Count | None = None
+    completion_tokens: Count | None = None
     unit: str | None = None
     model: str | None = None
     provided_model_name: str | None = None
@@ -192,12 +196,12 @@ class _Observations:
         return generations, left_out
 
 
-@reading.source(
+@source(
     lambda start: any(
         start.has_json_with(*names) or start.columns.issuperset(names) for names in (_CAMEL, _SNAKE)
     )
 )
-def langfuse(path: Path) -> reading.Requests:
+def langfuse(path: Path) -> Requests:
     """Read the generations of the Langfuse export at `path`: JSON, JSON lines, or CSV.
 
     A session is the observation's `sessionId`, or where the export has none, its trace.
@@ -206,7 +210,7 @@ def langfuse(path: Path) -> reading.Requests:
         TraceError: if a row is not an observation, or none is a generation with tokens.
     """
     rows = ExportedRows(path, _Row)
-    observations, requests = _Observations(), reading.Gathered()
+    observations, requests = _Observations(), RequestCollector()
     for number, row in rows:
         observations.add(row, rows, number)
     spans = observations.spans
@@ -238,7 +242,7 @@ def langfuse(path: Path) -> reading.Requests:
     ]
     if rows.is_page:
         notes.append("the file is one page of an API's answer: other pages, if any, are missing")
-    notes += reading.counted(
+    notes += counted(
         (without_session, "generations have no session: those of one trace are taken as a session"),
         (
             left_out["without tokens"],
@@ -268,9 +272,9 @@ def langfuse(path: Path) -> reading.Requests:
             " as tokens of the prompt"
         )
     notes += models_note(Counter(facts.model for facts in facts_of_each))
-    counted = {"observations_left_out": left_out.total(), "wrong_totals": wrong_totals}
-    return reading.with_history_note(
-        requests.requests("langfuse", path, rows.sha256, 0, notes, **counted)
+    left_out_counts = {"observations_left_out": left_out.total(), "wrong_totals": wrong_totals}
+    return with_history_note(
+        requests.build_requests("langfuse", path, rows.sha256, 0, notes, **left_out_counts)
     )
 
 
@@ -293,7 +297,7 @@ def _tokens(row: _Row, rows: ExportedRows[_Row], number: int) -> _Tokens:
             counts[kind] = round(float(value or 0))
         except (ValueError, OverflowError):
             raise rows.fault(f"{kind} is {value!r}, not a count", number, "usageDetails") from None
-        if not 0 <= counts[kind] <= reading.MAX_TOKENS:
+        if not 0 <= counts[kind] <= MAX_TOKENS:
             raise rows.fault(f"{kind} is {value!r}, not a count", number, "usageDetails")
     prompts = [count for kind, count in counts.items() if "input" in kind]
     answers = [count for kind, count in counts.items() if "output" in kind]
@@ -304,8 +308,8 @@ def _tokens(row: _Row, rows: ExportedRows[_Row], number: int) -> _Tokens:
         for kind, count in counts.items()
         if "input" in kind and "cache" in kind and "creation" not in kind and "write" not in kind
     )
-    if max(prompt or 0, answer or 0) > reading.MAX_TOKENS:
-        raise rows.fault(f"more than {reading.MAX_TOKENS} tokens", number, "usageDetails")
+    if max(prompt or 0, answer or 0) > MAX_TOKENS:
+        raise rows.fault(f"more than {MAX_TOKENS} tokens", number, "usageDetails")
     return _Tokens(prompt, answer, counts.get("total", 0), cached)
 
 

@@ -20,8 +20,11 @@ import msgspec
 
 from kvtrace.core.errors import TraceError
 from kvtrace.core.json_types import JsonObject
-from kvtrace.requests import requests as reading
 from kvtrace.requests.exported_rows import CountOrFloat, ExportedRows, models_note
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import Requests, with_history_note
+from kvtrace.requests.source_files import source
 
 GENERATING_CALLS: Final = frozenset(
     (
@@ -83,8 +86,8 @@ class _Row(msgspec.Struct):
 _NAMES = ("call_type", "prompt_tokens", "startTime", "completion_tokens")
 
 
-@reading.source(lambda start: start.has_json_with(*_NAMES) or start.columns.issuperset(_NAMES))
-def litellm(path: Path) -> reading.Requests:
+@source(lambda start: start.has_json_with(*_NAMES) or start.columns.issuperset(_NAMES))
+def litellm(path: Path) -> Requests:
     """Read the calls of the LiteLLM log at `path`: JSON lines, an array, or CSV.
 
     A session is the row's `session_id`, else its `trace_id`, which calls of one request have in
@@ -94,7 +97,7 @@ def litellm(path: Path) -> reading.Requests:
         TraceError: if a row is not such a call, or none computed a prompt.
     """
     rows = ExportedRows(path, _Row)
-    requests = reading.Gathered()
+    requests = RequestCollector()
     names: set[str] = set()
     models, other_calls, left_out = Counter[str](), Counter[str](), Counter[str]()
     wrong_totals = 0
@@ -142,7 +145,7 @@ def litellm(path: Path) -> reading.Requests:
     ]
     if rows.is_page:
         notes.append("the file is one page of an API's answer: other pages, if any, are missing")
-    notes += reading.counted(
+    notes += counted(
         (left_out["failed"], "calls that failed, such as attempts before a retry, are left out"),
         (left_out["cached"], "calls that LiteLLM answered from its own cache are left out"),
         (left_out["repeated"], "rows with the id of an earlier row are left out"),
@@ -155,6 +158,6 @@ def litellm(path: Path) -> reading.Requests:
     )
     notes += models_note(models)
     facts = {"rows_left_out": omitted, "wrong_totals": wrong_totals}
-    return reading.with_history_note(
-        requests.requests("litellm", path, rows.sha256, 0, notes, **facts)
+    return with_history_note(
+        requests.build_requests("litellm", path, rows.sha256, 0, notes, **facts)
     )

@@ -15,8 +15,13 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.lmcache_frames import MAGIC, LmcacheTrace, untagged
 from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_S, NS_PER_US
-from kvtrace.requests import requests as reading
+from kvtrace.requests.block_ids import full_blocks
 from kvtrace.requests.conversations import encoder
+from kvtrace.requests.json_lines import Count, JsonLines, Seconds
+from kvtrace.requests.notes import counted, unused_notes
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_TOKENS, Requests
+from kvtrace.requests.source_files import files_of, sha256_of, source
 
 LOOKUP_FILES = "lookup_hashes_*.jsonl"
 
@@ -24,9 +29,9 @@ _Size = Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
 
 
 class _Lookup(msgspec.Struct):
-    timestamp: reading.Seconds
+    timestamp: Seconds
     chunk_size: _Size
-    seq_len: reading.Count
+    seq_len: Count
     chunk_hashes: list[str]
     request_id: str = ""
     model_name: str = ""
@@ -34,8 +39,8 @@ class _Lookup(msgspec.Struct):
     shapes: list[list[_Size]] = []
 
 
-@reading.source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
-def lookup_log(path: Path) -> reading.Requests:
+@source(lambda start: start.is_json_with("chunk_hashes", "seq_len"))
+def lookup_log(path: Path) -> Requests:
     """Return the requests of the log at `path`, or of all `lookup_hashes_*.jsonl` in that
     directory, by name.
 
@@ -46,10 +51,10 @@ def lookup_log(path: Path) -> reading.Requests:
     their KV. LMCache's server writes it with `--lookup-hash-log-dir`: a line for each prompt that
     it looks up, with its full chunks.
     """
-    paths = reading.files_of(path, LOOKUP_FILES)
-    gathered, first, ids, repeated, unused = reading.Gathered(), None, set[str](), 0, set[str]()
+    paths = files_of(path, LOOKUP_FILES)
+    gathered, first, ids, repeated, unused = RequestCollector(), None, set[str](), 0, set[str]()
     for file_path in paths:
-        lines = reading.JsonLines(file_path, _Lookup, name_fields=True)
+        lines = JsonLines(file_path, _Lookup, name_fields=True)
         for number, line in lines:
             first = first or line
             chunks, full_chunks = len(line.chunk_hashes), line.seq_len // line.chunk_size
@@ -85,13 +90,13 @@ def lookup_log(path: Path) -> reading.Requests:
     notes = [
         "the log does not say how long answers are: output_tokens is 0, and nothing is decoded"
     ]
-    notes += reading.counted(
+    notes += counted(
         (repeated, "lookups are of a request that was looked up before: each is a request here")
     )
-    notes += reading.unused_notes(unused, _Lookup)
+    notes += unused_notes(unused, _Lookup)
     facts = {"files": [p.name for p in paths], "model": model, "repeated_lookups": repeated}
-    return gathered.requests(
-        "lmcache-lookup", path, reading.sha256_of(*paths), first.chunk_size, notes, **facts
+    return gathered.build_requests(
+        "lmcache-lookup", path, sha256_of(*paths), first.chunk_size, notes, **facts
     )
 
 
@@ -106,8 +111,8 @@ class _Chat(msgspec.Struct):
     session_id: str | None = None
 
 
-@reading.source(lambda start: start.is_json_with("timestamp", "input"))
-def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
+@source(lambda start: start.is_json_with("timestamp", "input"))
+def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the chats at `path`, or of all `*.openai_chat.jsonl` in that
     directory, by name.
 
@@ -117,20 +122,20 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
     text. They are in LMCache/lmcache-agent-trace on GitHub, one session a file, of which lines are
     not in the order of time.
     """
-    paths = reading.files_of(path, CHAT_FILES)
+    paths = files_of(path, CHAT_FILES)
     encode, per_token, words = encoder(tokenizer)
-    gathered = reading.Gathered(has_contents=True)
-    for lines in (reading.JsonLines(file_path, _Chat) for file_path in paths):
+    gathered = RequestCollector(has_contents=True)
+    for lines in (JsonLines(file_path, _Chat) for file_path in paths):
         for number, line in lines:
             units, answer = encode(line.input), encode(line.output)
             inputs, outputs = (-(-len(text) // per_token) for text in (units, answer))
-            if max(inputs, outputs) > reading.MAX_TOKENS:
-                raise lines.fault(f"a text of more than {reading.MAX_TOKENS} tokens", number, None)
+            if max(inputs, outputs) > MAX_TOKENS:
+                raise lines.fault(f"a text of more than {MAX_TOKENS} tokens", number, None)
             gathered.add(
                 line.timestamp * NS_PER_US,
                 inputs,
                 outputs,
-                reading.full_blocks(units, block_tokens, per_token),
+                full_blocks(units, block_tokens, per_token),
                 line.session_id,
             )
     notes = [
@@ -141,8 +146,8 @@ def chats(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> rea
         ),
     ]
     facts = {"files": [file_path.name for file_path in paths], "tokenizer": words}
-    return gathered.requests(
-        "lmcache-chat", path, reading.sha256_of(*paths), block_tokens, notes, **facts
+    return gathered.build_requests(
+        "lmcache-chat", path, sha256_of(*paths), block_tokens, notes, **facts
     )
 
 
@@ -176,8 +181,8 @@ class _Spec(msgspec.Struct):
     key_groups: list[_Group]
 
 
-@reading.source(lambda start: start.path.suffix == ".lct" and MAGIC in start.text[:256])
-def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Requests:
+@source(lambda start: start.path.suffix == ".lct" and MAGIC in start.text[:256])
+def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> Requests:
     """Return a request for each prefetch of the trace at `path`.
 
     Its chunks are `block_tokens` long, 256 by default.
@@ -190,7 +195,7 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
     """
     chunk_tokens = block_tokens or CHUNK_TOKENS
     trace = LmcacheTrace(path, "storage")
-    gathered, first, unused = reading.Gathered(), None, 0
+    gathered, first, unused = RequestCollector(), None, 0
     for number, record in trace:
         if not record.qualname.endswith(_PREFETCH):
             unused += 1
@@ -246,7 +251,9 @@ def lmcache_trace(path: Path, *, block_tokens: int | None = None) -> reading.Req
         "ranks": len({group.keys[0].kv_rank for group in first}),
         "records_not_used": unused,
     }
-    return gathered.requests("lmcache-trace", path, trace.sha256, chunk_tokens, notes, **facts)
+    return gathered.build_requests(
+        "lmcache-trace", path, trace.sha256, chunk_tokens, notes, **facts
+    )
 
 
 ITEM_BYTES: Final = {

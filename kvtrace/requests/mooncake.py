@@ -19,7 +19,13 @@ from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.units import NS_PER_MS, NS_PER_S
-from kvtrace.requests import requests as reading
+from kvtrace.requests.block_ids import BlockIds, prefix_chains
+from kvtrace.requests.int_columns import NONE, Ints, column
+from kvtrace.requests.json_lines import BlockId, Count, JsonLines, Milliseconds
+from kvtrace.requests.notes import counted, unused_notes
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Requests, SessionColumns, Waits, origin_of
+from kvtrace.requests.source_files import Start, source
 
 BLOCK_TOKENS = 512
 TIME_UNITS_NS = {"ms": NS_PER_MS, "s": NS_PER_S}
@@ -30,16 +36,16 @@ _Time = Annotated[float, msgspec.Meta(ge=0, le=2**43)]
 
 
 class _Line(msgspec.Struct):
-    input_length: reading.Count
-    output_length: reading.Count | None = None
+    input_length: Count
+    output_length: Count | None = None
     timestamp: _Time | None = None
-    hash_ids: list[reading.BlockId] | None = None
+    hash_ids: list[BlockId] | None = None
     block_size: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)] | None = None
     session_id: str | int | None = None
     delay: _Time | None = None
 
 
-def is_own(start: reading.Start) -> bool:
+def is_own(start: Start) -> bool:
     """Return whether the file is a Mooncake trace.
 
     Its first line is a request without chat_id and event_type.
@@ -56,7 +62,7 @@ def is_own(start: reading.Start) -> bool:
     return start.text.startswith(b"{") and is_request and not has(b"chat_id", b"event_type")
 
 
-def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> reading.Requests:
+def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) -> Requests:
     """Return the requests of the Mooncake JSONL file at `path`; times are in `time_unit`.
 
     Blocks have the `block_size` of the file's rows, or `block_tokens`, or 512 tokens; each line is
@@ -67,9 +73,9 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
     """
     if time_unit not in TIME_UNITS_NS:
         raise ConfigError(f"unknown time unit {time_unit!r}; use {' or '.join(TIME_UNITS_NS)}")
-    lines = reading.JsonLines(path, _Line, name_fields=True)
+    lines = JsonLines(path, _Line, name_fields=True)
     times, inputs, outputs, numbers = (array("q") for _ in range(4))
-    chains = reading.BlockIds()
+    chains = BlockIds()
     sessions, scale, last_ns, unanswered = Sessions(), TIME_UNITS_NS[time_unit], 0, 0
     for number, line in lines:
         block_tokens = block_tokens or line.block_size or BLOCK_TOKENS
@@ -85,12 +91,12 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
             )
         last_ns = last_ns if time_ns is None else max(last_ns, time_ns)
         delay_ns = None if line.delay is None else round(line.delay * scale)
-        if (delay_ns or 0) > reading.MAX_NS:
+        if (delay_ns or 0) > MAX_NS:
             raise lines.fault(
                 f"{line.delay:g} {time_unit} is beyond the clock of a trace", number, "delay"
             )
         arrival_ns = sessions.add(line.session_id, time_ns, delay_ns, line.hash_ids)
-        if arrival_ns > reading.MAX_NS:
+        if arrival_ns > MAX_NS:
             problem = (
                 f"{arrival_ns / scale:g} {time_unit} is beyond the clock of a trace; another time"
                 f" unit? ({named('time_unit')})"
@@ -104,38 +110,38 @@ def read(path: Path, *, time_unit: str = "ms", block_tokens: int | None = None) 
         chains.append(line.hash_ids or ())
     if not times:
         raise TraceError("holds no request", path=path)
-    answers, block_tokens = reading.column(outputs), block_tokens or BLOCK_TOKENS
+    answers, block_tokens = column(outputs), block_tokens or BLOCK_TOKENS
     prompts, chains, too_long_row = sessions.rebuild_prompts(
-        reading.column(inputs), answers, chains, block_tokens
+        column(inputs), answers, chains, block_tokens
     )
-    if too_long_row != reading.NONE:
-        problem = f"its session has more than {reading.MAX_TOKENS} tokens by then"
+    if too_long_row != NONE:
+        problem = f"its session has more than {MAX_TOKENS} tokens by then"
         raise lines.fault(problem, numbers[too_long_row], "input_length")
-    order = np.argsort(reading.column(times), kind="stable")
-    arrivals = reading.column(times)[order]
-    offsets, all_ids = chains.in_order(order)
-    prefixes = reading.prefix_chains(all_ids, offsets)
+    order = np.argsort(column(times), kind="stable")
+    arrivals = column(times)[order]
+    offsets, all_ids = chains.reordered(order)
+    prefixes = prefix_chains(all_ids, offsets)
     facts: JsonObject = {"time_unit": time_unit, "block_references": len(all_ids)}
     prefix_notes: list[str] = []
     if prefixes.renamed:
         facts["rechained_ids"] = prefixes.renamed
         prefix_notes = prefixes.notes(numbers[order[prefixes.first_request]])
     facts |= {"conversations": len(sessions)} if len(sessions) else {}
-    origin = reading.origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
+    origin = origin_of("mooncake", path, lines.sha256, len(times), block_tokens, **facts)
     notes = (
         *sessions.notes(),
         *prefix_notes,
         *_notes(arrivals, time_unit, unanswered),
-        *reading.unused_notes(lines.fields, _Line),
+        *unused_notes(lines.fields, _Line),
     )
     columns = (prompts[order], answers[order], offsets, prefixes.ids)
     session_columns = sessions.columns(order, arrivals[0])
-    return reading.Requests(
+    return Requests(
         arrivals - arrivals[0], *columns, block_tokens, origin, notes, **session_columns
     )
 
 
-def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], number: int) -> None:
+def _check(line: _Line, block_tokens: int, lines: JsonLines[_Line], number: int) -> None:
     if line.block_size not in (None, block_tokens):
         raise lines.fault(
             f"{line.block_size}, but blocks are of {block_tokens} tokens", number, "block_size"
@@ -155,8 +161,8 @@ def _check(line: _Line, block_tokens: int, lines: reading.JsonLines[_Line], numb
         )
 
 
-def _notes(arrivals: reading.Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
-    notes = reading.counted(
+def _notes(arrivals: Ints, time_unit: str, unanswered: int) -> tuple[str, ...]:
+    notes = counted(
         (unanswered, "rows have no output_length, which is taken as 0: nothing is decoded")
     )
     span_s = (arrivals[-1] - arrivals[0]) / 1e9
@@ -172,10 +178,10 @@ def _notes(arrivals: reading.Ints, time_unit: str, unanswered: int) -> tuple[str
 @dataclass(slots=True)
 class _Session:
     number: int
-    last_row: int = reading.NONE
+    last_row: int = NONE
     turns: int = 0
     last_ns: int = 0
-    first_id: int = reading.NONE
+    first_id: int = NONE
     tokens: int = 0
     blocks: array[int] = field(default_factory=lambda: array("q"))
 
@@ -211,9 +217,9 @@ class Sessions:
         Returns its arrival: `time_ns`, or a delay after the last turn.
         """
         if name is None:
-            self.number.append(reading.NONE)
-            self.turn.append(reading.NONE)
-            self.answered.append(min(time_ns or 0, reading.MAX_NS))
+            self.number.append(NONE)
+            self.turn.append(NONE)
+            self.answered.append(min(time_ns or 0, MAX_NS))
             return time_ns or 0
         session = self._sessions.setdefault(name, _Session(len(self._sessions)))
         if time_ns is None:
@@ -224,12 +230,12 @@ class Sessions:
             self.delays += 1
             self.answered[session.last_row] = time_ns - delay_ns
         session.last_row = len(self.answered)
-        self.answered.append(min(time_ns, reading.MAX_NS))
+        self.answered.append(min(time_ns, MAX_NS))
         self.unnamed += ids is None
-        first = ids[0] if ids else reading.NONE
+        first = ids[0] if ids else NONE
         if session.turns:
             self.later += 1
-            self._continued += first == session.first_id != reading.NONE
+            self._continued += first == session.first_id != NONE
         else:
             session.first_id = first
         self.number.append(session.number)
@@ -247,11 +253,11 @@ class Sessions:
 
     def rebuild_prompts(
         self,
-        inputs: reading.Ints,
-        outputs: reading.Ints,
-        chains: reading.BlockIds,
+        inputs: Ints,
+        outputs: Ints,
+        chains: BlockIds,
         block_tokens: int,
-    ) -> tuple[reading.Ints, reading.BlockIds, int]:
+    ) -> tuple[Ints, BlockIds, int]:
         """Return the tokens of the rows' whole prompts, their chains, and the first row too long.
 
         The full blocks of a session's first prompt keep their ids, which other sessions may share.
@@ -260,18 +266,18 @@ class Sessions:
         """
         if not self.is_delta:
             if self.unnamed:
-                chains = chains.extended((inputs // block_tokens) * (chains.lengths == 0))
-            return inputs, chains, reading.NONE
-        next_id, whole_chains = chains.next_id, reading.BlockIds()
+                chains = chains.with_new_ids((inputs // block_tokens) * (chains.lengths == 0))
+            return inputs, chains, NONE
+        next_id, whole_chains = chains.next_id, BlockIds()
         rebuilt = [_Session(n) for n in range(len(self))]
         prompt_tokens = inputs.copy()
         for row, number in enumerate(self.number):
-            if number == reading.NONE:
+            if number == NONE:
                 whole_chains.append(chains[row])
                 continue
             session = rebuilt[number]
             tokens = session.tokens + int(inputs[row])
-            if tokens + int(outputs[row]) > reading.MAX_TOKENS:
+            if tokens + int(outputs[row]) > MAX_TOKENS:
                 return prompt_tokens, chains, row
             if not session.turns:
                 session.blocks = chains[row][: tokens // block_tokens]
@@ -281,21 +287,21 @@ class Sessions:
             whole_chains.append(session.blocks)
             prompt_tokens[row] = tokens
             session.turns, session.tokens = session.turns + 1, tokens + int(outputs[row])
-        return prompt_tokens, whole_chains, reading.NONE
+        return prompt_tokens, whole_chains, NONE
 
-    def columns(self, order: reading.Ints, start_ns: int) -> reading.SessionColumns:
+    def columns(self, order: Ints, start_ns: int) -> SessionColumns:
         """Return the session columns of Requests, in `order`, with times from `start_ns`.
 
         Empty if no row has a session.
         """
         if not self._sessions:
             return {}
-        session_columns: reading.SessionColumns = {
-            "session_id": reading.column(self.number)[order],
-            "turn": reading.column(self.turn)[order],
+        session_columns: SessionColumns = {
+            "session_id": column(self.number)[order],
+            "turn": column(self.turn)[order],
         }
         if self.delays:
-            session_columns["answered_ns"] = reading.column(self.answered)[order] - start_ns
+            session_columns["answered_ns"] = column(self.answered)[order] - start_ns
             session_columns["pause"] = (
                 "the file's delay, and where a turn has none, the time between arrivals"
             )
@@ -331,7 +337,7 @@ class Sessions:
             )
         if self.untimed:
             notes.append(self._untimed_note)
-        return notes + reading.counted(
+        return notes + counted(
             (self.first_untimed, "first turns have no timestamp: they arrive at 0"),
             (
                 self.unnamed,
@@ -347,7 +353,7 @@ _AGENTIC_VERSION: Final = 2
 class _Dependency(msgspec.Struct):
     request_id: str
     trigger: Literal["dispatch", "completion"]
-    delay_ms: reading.Milliseconds = 0.0
+    delay_ms: Milliseconds = 0.0
 
 
 class _AgenticLine(msgspec.Struct):
@@ -358,15 +364,15 @@ class _AgenticLine(msgspec.Struct):
     request_id: str | None = None
     play_id: str = ""
     session_id: str | None = None
-    input_length: reading.Count | None = None
-    output_length: reading.Count | None = None
-    hash_ids: list[reading.BlockId] | None = None
-    not_before_ms: reading.Milliseconds = 0.0
+    input_length: Count | None = None
+    output_length: Count | None = None
+    hash_ids: list[BlockId] | None = None
+    not_before_ms: Milliseconds = 0.0
     dependencies: list[_Dependency] = []
 
 
-@reading.source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
-def agentic_mooncake(path: Path) -> reading.Requests:
+@source(lambda start: start.is_json_with(AGENTIC_SCHEMA))
+def agentic_mooncake(path: Path) -> Requests:
     """Return the requests of the file at `path`, with their waits for dispatch or completion.
 
     The recorded arrival is `not_before_ms`, or the delay after the last request that it depends on,
@@ -376,7 +382,7 @@ def agentic_mooncake(path: Path) -> reading.Requests:
     Dynamo's agentic form of Mooncake rows (`dynamo.agentic_mooncake`): a header, then requests that
     wait for others.
     """
-    lines = reading.JsonLines(path, _AgenticLine, name_fields=True)
+    lines = JsonLines(path, _AgenticLine, name_fields=True)
     rows = iter(lines)
     number, head = next(rows, (0, _AgenticLine()))
     if head.schema != AGENTIC_SCHEMA or head.version != _AGENTIC_VERSION or head.block_size is None:
@@ -386,7 +392,7 @@ def agentic_mooncake(path: Path) -> reading.Requests:
             number,
             None,
         )
-    gathered, is_local = reading.Gathered(), head.hash_id_scope == "local"
+    gathered, is_local = RequestCollector(), head.hash_id_scope == "local"
     arrivals: dict[str, tuple[int, int]] = {}
     waits: list[tuple[int, int, int, bool]] = []
     not_before_ns = array("q")
@@ -409,13 +415,13 @@ def agentic_mooncake(path: Path) -> reading.Requests:
             )
             time_ns = max(time_ns, before_ns + delay_ns)
             waits.append((len(gathered), before_row, delay_ns, dependency.trigger == "dispatch"))
-        if time_ns > reading.MAX_NS:
+        if time_ns > MAX_NS:
             raise lines.fault("it comes beyond the clock of a trace", number, "dependencies")
         arrivals[name] = len(gathered), time_ns
         session = None if line.session_id is None else (line.play_id, line.session_id)
         chain = [(line.play_id if is_local else None, block) for block in ids]
         gathered.add(time_ns, tokens, line.output_length or 0, chain, session, row=number)
-    graph = reading.Waits.of(len(gathered), waits, reading.column(not_before_ns))
+    graph = Waits.of(len(gathered), waits, column(not_before_ns))
     completions = len(waits) - int(graph.is_of_start.sum())
     notes, untimed = [], ""
     if completions:
@@ -426,7 +432,9 @@ def agentic_mooncake(path: Path) -> reading.Requests:
         notes.append(untimed)
     if is_local:
         notes.append("block ids are local to a play: nothing is shared between plays")
-    notes += reading.unused_notes(lines.fields, _AgenticLine)
-    requests = gathered.requests("agentic-mooncake", path, lines.sha256, head.block_size, notes)
+    notes += unused_notes(lines.fields, _AgenticLine)
+    requests = gathered.build_requests(
+        "agentic-mooncake", path, lines.sha256, head.block_size, notes
+    )
     pause = "the delay of the file's dependencies, from dispatch or completion"
-    return replace(requests, waits=gathered.in_order(graph), untimed=untimed, pause=pause)
+    return replace(requests, waits=gathered.reorder_waits(graph), untimed=untimed, pause=pause)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from kvtrace.core.errors import TraceError
-from kvtrace.requests import requests as reading
+from kvtrace.requests.json_lines import JsonLines
 from kvtrace.requests.missing_parents import (
     counted_apart,
     link_servers,
@@ -35,6 +35,10 @@ from kvtrace.requests.nested_calls import (
     is_of_embedding,
     open_circles,
 )
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_CLOCK_NS, MAX_TOKENS, Requests
+from kvtrace.requests.source_files import source
 from kvtrace.requests.span_layouts import ExportedSpan, SpanDocument, is_of_spans, spans_of
 
 INPUT: Final = "gen_ai.usage.input_tokens"
@@ -75,15 +79,15 @@ _CALLS: Final = frozenset(
 """Operations that compute a prompt and an answer."""
 
 
-@reading.source(is_of_spans)
-def otel(path: Path) -> reading.Requests:
+@source(is_of_spans)
+def otel(path: Path) -> Requests:
     """Read a request for each call of a model in the spans at `path`.
 
     Raises:
         TraceError: if the file is not of spans as JSON, a span's time or tokens are no count, or no span
             is a call.
     """
-    documents = reading.JsonLines(path, SpanDocument, may_be_indented=True)
+    documents = JsonLines(path, SpanDocument, may_be_indented=True)
     calls: dict[SpanKey, Span] = {}
     operations: dict[SpanKey, str] = {}
     kinds: dict[SpanKey, str] = {}
@@ -100,7 +104,7 @@ def otel(path: Path) -> reading.Requests:
     linked = link_servers(servers, calls, kinds)
     keys, counts = _calls_once(calls)
     apart = counted_apart(set(servers).difference(linked).intersection(keys), calls)
-    requests = reading.Gathered()
+    requests = RequestCollector()
     for key in keys:
         call = calls[key]
         requests.add(
@@ -118,7 +122,7 @@ def otel(path: Path) -> reading.Requests:
             " conversation"
         )
     ]
-    notes += reading.counted(
+    notes += counted(
         (counts["without tokens"], f"spans without {INPUT} are left out"),
         (counts["enclosing"], "spans enclose the span of the same call at the server: left out"),
         (counts["roll-ups"], "spans of agents, workflows or tools sum other spans: left out"),
@@ -153,7 +157,9 @@ def otel(path: Path) -> reading.Requests:
             f"the {cached_tokens} input tokens that spans say were read from a cache are not used"
         )
     left_out = sum(counts.values())
-    return requests.requests("otel", path, documents.sha256, 0, notes, spans_left_out=left_out)
+    return requests.build_requests(
+        "otel", path, documents.sha256, 0, notes, spans_left_out=left_out
+    )
 
 
 def _calls_once(calls: dict[SpanKey, Span]) -> tuple[list[SpanKey], Counter[str]]:
@@ -175,7 +181,7 @@ def _calls_once(calls: dict[SpanKey, Span]) -> tuple[list[SpanKey], Counter[str]
 
 
 def _read_span(
-    span: ExportedSpan, documents: reading.JsonLines[SpanDocument], number: int
+    span: ExportedSpan, documents: JsonLines[SpanDocument], number: int
 ) -> tuple[Span, str]:
     """Return the call of a span, and the operation that it names; empty if it names none."""
     attributes = dict(span.attributes)
@@ -191,7 +197,7 @@ def _read_span(
     is_call = input_tokens is not None
     start_ns = end_ns = 0
     if is_call:
-        longest = reading.MAX_CLOCK_NS
+        longest = MAX_CLOCK_NS
         start_ns = _count(span.start_ns, "startTimeUnixNano", documents, number, 1, longest)
         end_ns = _count(span.end_ns, "endTimeUnixNano", documents, number, maximum=longest)
     conversation = attributes.get(CONVERSATION)
@@ -224,10 +230,10 @@ def _role(operation: str) -> SpanRole:
 def _count(
     value: object,
     name: str,
-    documents: reading.JsonLines[SpanDocument],
+    documents: JsonLines[SpanDocument],
     number: int,
     minimum: int = 0,
-    maximum: int = reading.MAX_TOKENS,
+    maximum: int = MAX_TOKENS,
 ) -> int:
     """Return `value`, which OTLP JSON writes as text or as a number; None is 0.
 

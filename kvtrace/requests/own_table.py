@@ -17,17 +17,20 @@ from kvtrace.core.metadata import describe
 from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import counted, format_count, format_duration
-from kvtrace.requests import requests as reading
+from kvtrace.requests.block_ids import prefix_chains
+from kvtrace.requests.int_columns import NONE, Ints
+from kvtrace.requests.requests import Requests, batches, block_lists, check_columns, origin_of
+from kvtrace.requests.source_files import Start, sha256_of
 
 _TRACE_KIND = enum_code(REQUESTS, "kind", RequestKind.TRACE)
 
 
-def is_own(start: reading.Start) -> bool:
+def is_own(start: Start) -> bool:
     """Return whether the file is a requests table, by its name."""
     return start.path.name.endswith(SUFFIXES)
 
 
-def read(path: Path) -> reading.Requests:
+def read(path: Path) -> Requests:
     """Return the requests of the requests table at `path`, Parquet or zstd CSV.
 
     TraceError if it holds another table, or invalid requests.
@@ -37,29 +40,27 @@ def read(path: Path) -> reading.Requests:
     if not table.num_rows:
         raise TraceError("holds no request", path=path)
     block_tokens = source.get("block_tokens") or 0
-    lengths, ids = reading.block_lists(table.column("block_ids"), path, has_ids=bool(block_tokens))
+    lengths, ids = block_lists(table.column("block_ids"), path, has_ids=bool(block_tokens))
     columns = {
         name: numbers(table.column(name).combine_chunks())
         for name in REQUESTS.names
         if name != "block_ids"
     }
     offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
-    reading.check_columns(columns, offsets, block_tokens, path)
-    chains = reading.prefix_chains(ids, offsets)
+    check_columns(columns, offsets, block_tokens, path)
+    chains = prefix_chains(ids, offsets)
     facts = {"of": source} | ({"rechained_ids": chains.renamed} if chains.renamed else {})
-    origin = reading.origin_of(
-        "requests", path, reading.sha256_of(path), table.num_rows, block_tokens, **facts
-    )
+    origin = origin_of("requests", path, sha256_of(path), table.num_rows, block_tokens, **facts)
     tokens, notes = (
         (columns["input_tokens"], columns["output_tokens"]),
         (*reader.meta.notes, *chains.notes()),
     )
     session_id, turn, qos = (
-        None if (columns[name] == reading.NONE).all() else columns[name]
+        None if (columns[name] == NONE).all() else columns[name]
         for name in ("session_id", "turn", "qos")
     )
     kind = None if (columns["kind"] == _TRACE_KIND).all() else columns["kind"]
-    return reading.Requests(
+    return Requests(
         columns["arrival_ns"],
         *tokens,
         offsets,
@@ -123,7 +124,7 @@ class RequestsAccount(TypedDict):
     """Rows without a value, by column."""
 
 
-def account(requests: reading.Requests) -> RequestsAccount:
+def account(requests: Requests) -> RequestsAccount:
     """Return the figures of `requests`: counts, span, tokens, reuse, gaps, oddities, nulls.
 
     `block_reuse` is the share of block references to a block that an earlier reference named; with
@@ -153,7 +154,7 @@ def account(requests: reading.Requests) -> RequestsAccount:
             "longest_starts_ns": int(requests.arrival_ns[longest]),
         }
     nulls = {
-        name: count if values is None else int(np.count_nonzero(values == reading.NONE))
+        name: count if values is None else int(np.count_nonzero(values == NONE))
         for name, values in (
             ("session_id", sessions),
             ("turn", requests.turn),
@@ -167,9 +168,7 @@ def account(requests: reading.Requests) -> RequestsAccount:
         "requests_per_s": (count - 1) / (span_ns / 1e9) if span_ns else None,
         "input_tokens": _tokens(requests.input_tokens),
         "output_tokens": _tokens(requests.output_tokens),
-        "conversations": (
-            None if sessions is None else len(np.unique(sessions[sessions != reading.NONE]))
-        ),
+        "conversations": (None if sessions is None else len(np.unique(sessions[sessions != NONE]))),
         "block_tokens": requests.block_tokens or None,
         "block_references": references if requests.block_tokens else None,
         "distinct_blocks": distinct,
@@ -184,7 +183,7 @@ def account(requests: reading.Requests) -> RequestsAccount:
     }
 
 
-def _tokens(values: reading.Ints) -> TokenFigures:
+def _tokens(values: Ints) -> TokenFigures:
     median, p95 = np.percentile(values, [50, 95], method="inverted_cdf").tolist()
     return {
         "sum": int(values.sum()),
@@ -197,7 +196,7 @@ def _tokens(values: reading.Ints) -> TokenFigures:
 
 def write(
     path: Path,
-    requests: reading.Requests,
+    requests: Requests,
     argv: list[str],
     seed: int,
     progress: Callable[[float], None] = lambda _rows: None,
@@ -210,7 +209,7 @@ def write(
         REQUESTS, "kvtrace", argv, config, seed=seed, source=source, notes=notes, stats=figures
     )
     with create(path, REQUESTS, meta) as out:
-        for batch in reading.batches(requests):
+        for batch in batches(requests):
             out.write(batch)
             progress(out.rows)
     return figures

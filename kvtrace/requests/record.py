@@ -32,7 +32,11 @@ from kvtrace.core.parameters import named
 from kvtrace.core.schema import EVENTS, MOST, CacheEvent, batch_of, enum_code
 from kvtrace.core.tables import Writer, open_table
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests.requests import Count, Gathered, Requests, Start, counted, sha256_of
+from kvtrace.requests.json_lines import Count
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import Requests
+from kvtrace.requests.source_files import Start, sha256_of
 
 _POLL_MS = 100
 _REPLAY_MS = 2000
@@ -403,7 +407,7 @@ def read(path: Path) -> Requests:
         raise TraceError(
             f"blocks of {sorted(sizes)} tokens: a file may hold one size above 0", path=path
         )
-    block_tokens, gathered = sizes.pop(), Gathered()
+    block_tokens, gathered = sizes.pop(), RequestCollector()
     for request in requests:
         tokens = len(request.prompt) * block_tokens, len(request.answer) * block_tokens
         gathered.add(
@@ -429,4 +433,4 @@ def read(path: Path) -> Requests:
             f"{unknown_parents} prompts follow a block without a recorded store, and begin with it"
         )
     facts = {"unknown_parents": unknown_parents, "stores_not_used": unused_events}
-    return gathered.requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)
+    return gathered.build_requests("kv-events", path, sha256_of(path), block_tokens, notes, **facts)

@@ -26,7 +26,8 @@ from kvtrace.core.files import ZSTD_MAGIC
 from kvtrace.core.parameters import named, wrong_keyword
 
 if TYPE_CHECKING:
-    from kvtrace.requests.requests import Requests, Reshaping
+    from kvtrace.requests.requests import Requests
+    from kvtrace.requests.reshape import Reshaping
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +109,7 @@ def read(
     All random numbers come from `seed`. An option of None has the source's default. ConfigError if
     the kind is unknown, or lacks an option; TraceError if the file is invalid.
     """
-    from kvtrace.requests.requests import reshape
+    from kvtrace.requests.reshape import reshape
 
     if kind not in SOURCES:
         raise ConfigError(f"unknown source {kind!r}; known are {', '.join(SOURCES)}")
@@ -178,7 +179,7 @@ def read_requests(
         (1, [600])
 
     """
-    from kvtrace.requests.requests import Reshaping
+    from kvtrace.requests.reshape import Reshaping
 
     known = {name for source_ in SOURCES.values() for name in source_.options}
     if wrong := sorted(options.keys() - known):
@@ -232,7 +233,7 @@ def detect(path: Path) -> str:
 def _detect_file(path: Path) -> str | None:
     need_file(path)
     refuse_packed(path)
-    from kvtrace.requests.requests import start_of
+    from kvtrace.requests.source_files import start_of
 
     start = start_of(path)
     return next((source.name for source in SOURCES.values() if source.load().is_own(start)), None)

@@ -13,8 +13,13 @@ from kvtrace.core.errors import TraceError
 from kvtrace.core.files import decode_json
 from kvtrace.core.text import utf8_lines
 from kvtrace.core.units import NS_PER_S
-from kvtrace.requests import requests as reading
+from kvtrace.requests.block_ids import full_blocks
 from kvtrace.requests.conversations import encoder
+from kvtrace.requests.json_lines import JsonLines, wall_ns
+from kvtrace.requests.notes import counted
+from kvtrace.requests.request_collector import RequestCollector
+from kvtrace.requests.requests import MAX_TOKENS, Requests
+from kvtrace.requests.source_files import source
 
 _DAY_NS = 86_400 * NS_PER_S
 _YEAR_NS = 365 * _DAY_NS
@@ -40,8 +45,8 @@ _VLLM_PROMPT = re.compile(rf"prompt: {_QUOTED}, (?:.*, )?prompt{_IDS}")
 _VLLM_ANSWER = re.compile(rf"(?:output: {_QUOTED}, )?(?:output{_IDS}|finish_reason: )")
 
 
-@reading.source(lambda start: b"Received request " in start.text and b"Params(" in start.text)
-def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> reading.Requests:
+@source(lambda start: b"Received request " in start.text and b"Params(" in start.text)
+def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> Requests:
     """Return the requests of the log at `path`, as `vllm serve --enable-log-requests` prints it.
 
     It holds prompts with `VLLM_LOGGING_LEVEL=DEBUG`, or in older releases; answers with
@@ -72,7 +77,7 @@ def vllm_log(path: Path, *, block_tokens: int = 16, tokenizer: str = "auto") -> 
         )
     ]
     failed = len(requests.failed.intersection(requests.logged))
-    notes += reading.counted(
+    notes += counted(
         (requests.texts, f"prompts are logged as text only; their tokens are {words}"),
         (failed, "requests that failed, such as bad requests, are left out"),
         (
@@ -191,10 +196,8 @@ _SGLANG_MEDIA = re.compile(r"""\b(?:image|video|audio)_data(?:=|": )(?!None\b|nu
 _LONGEST_S = 2.0**31
 
 
-@reading.source(
-    lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text
-)
-def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
+@source(lambda start: b"Finish: obj=" in start.text or b'"event": "request.finished"' in start.text)
+def sglang_log(path: Path, *, block_tokens: int = 16) -> Requests:
     """Return the requests of the log at `path`, as SGLang prints it with `--log-requests`, as text
     or as JSON.
 
@@ -239,7 +242,7 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
                 has_media,
             )
         )
-    notes = reading.counted(
+    notes = counted(
         (
             truncated,
             "prompts are truncated in the log, so their blocks are unknown (--log-requests-level 3)",
@@ -264,8 +267,8 @@ def sglang_log(path: Path, *, block_tokens: int = 16) -> reading.Requests:
 def _check_sglang_counts(meta: dict[str, float], log: _Log, number: int) -> None:
     """Raise TraceError if a count of line `number` is missing or out of range."""
     for name in ("prompt_tokens", "completion_tokens", "cached_tokens"):
-        if not 0 <= meta.get(name, -1) <= reading.MAX_TOKENS:
-            problem = f"{meta.get(name)} must be from 0 to {reading.MAX_TOKENS} tokens"
+        if not 0 <= meta.get(name, -1) <= MAX_TOKENS:
+            problem = f"{meta.get(name)} must be from 0 to {MAX_TOKENS} tokens"
             raise log.fault(problem, number, f"meta_info.{name}")
 
 
@@ -298,7 +301,7 @@ def _sglang_times(line: str, meta: dict[str, float], log: _Log, number: int) -> 
     if time_match is None:
         problem = "neither request_received_ts nor the time of the line"
         raise log.fault(problem, number, "meta_info")
-    end_ns = reading.wall_ns(time_match[0].replace(" ", "T"), log, number, "time")
+    end_ns = wall_ns(time_match[0].replace(" ", "T"), log, number, "time")
     return end_ns - latency_ns, latency_ns
 
 
@@ -319,7 +322,7 @@ class _LoggedRequest:
     """Whether its prompt holds images, video or audio."""
 
 
-class _Log(reading.JsonLines[Any]):
+class _Log(JsonLines[Any]):
     """The lines of a server's log as text, and the requests in them."""
 
     _is_leap, _last_ns = False, 0
@@ -345,7 +348,7 @@ class _Log(reading.JsonLines[Any]):
         """
         self._is_leap |= text.startswith("02-29")
         time_ns, new_year = (
-            reading.wall_ns(f"2024-{day}", self, number, "time")
+            wall_ns(f"2024-{day}", self, number, "time")
             for day in (text.replace(" ", "T"), "01-01")
         )
         in_year = time_ns - new_year - _DAY_NS * (not self._is_leap and text >= "03")
@@ -356,14 +359,14 @@ class _Log(reading.JsonLines[Any]):
 
     def requests(
         self, kind: str, logged: list[_LoggedRequest], block_tokens: int, notes: list[str]
-    ) -> reading.Requests:
+    ) -> Requests:
         """Return the requests `logged`, with blocks of prompt tokens if the log has any."""
         block_size, gathered = (
             block_tokens if any(request.units is not None for request in logged) else 0,
-            reading.Gathered(has_contents=True),
+            RequestCollector(has_contents=True),
         )
         for request in logged:
-            chain = reading.full_blocks(request.units or (), block_tokens)
+            chain = full_blocks(request.units or (), block_tokens)
             gathered.add(
                 request.arrival_ns,
                 request.input_tokens,
@@ -383,4 +386,6 @@ class _Log(reading.JsonLines[Any]):
                 "the log has neither prompt tokens nor conversations: no request reuses another's"
                 " cache"
             )
-        return gathered.requests(kind, self.path, self.sha256, block_size, [sharing_note, *notes])
+        return gathered.build_requests(
+            kind, self.path, self.sha256, block_size, [sharing_note, *notes]
+        )

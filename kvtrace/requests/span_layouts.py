@@ -15,7 +15,8 @@ import msgspec
 
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.units import NS_PER_US
-from kvtrace.requests import requests as reading
+from kvtrace.requests.json_lines import JsonLines, wall_ns
+from kvtrace.requests.source_files import Start
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class SpanDocument(msgspec.Struct):
     attributes: JsonObject | None = None
 
 
-def is_of_spans(start: reading.Start) -> bool:
+def is_of_spans(start: Start) -> bool:
     """Return whether the start of a file is one of the layouts."""
     layouts = (
         ("resourceSpans",),
@@ -133,7 +134,7 @@ def is_of_spans(start: reading.Start) -> bool:
 
 
 def spans_of(
-    document: SpanDocument, documents: reading.JsonLines[SpanDocument], number: int
+    document: SpanDocument, documents: JsonLines[SpanDocument], number: int
 ) -> Iterator[ExportedSpan]:
     """Yield the spans of document `number`; TraceError for a time that is none."""
     if document.trace is not None:
@@ -150,8 +151,8 @@ def spans_of(
             document.parent_id,
             document.name,
             document.kind.removeprefix("SpanKind."),
-            reading.wall_ns(document.start_time, documents, number, "start_time"),
-            reading.wall_ns(document.end_time, documents, number, "end_time"),
+            wall_ns(document.start_time, documents, number, "start_time"),
+            wall_ns(document.end_time, documents, number, "end_time"),
             document.attributes or {},
         )
 

@@ -54,7 +54,8 @@ from kvtrace.core.units import (
     parse_duration_ns,
 )
 from kvtrace.native.records import USER, WORLD
-from kvtrace.requests.requests import MAX_NS, NONE, Ints, Requests, without_blocks
+from kvtrace.requests.int_columns import NONE, Ints
+from kvtrace.requests.requests import MAX_NS, Requests, without_blocks
 
 CONTINUE_PER_MILLE: Final = WORLD.constants["CONTINUE_PER_MILLE"]
 MAX_TURNS: Final = WORLD.constants["MAX_TURNS"]

@@ -13,7 +13,8 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.memory import require_memory
 from kvtrace.core.parameters import named
 from kvtrace.native.numbering import MAX_OBJECTS, Numbers, grown
-from kvtrace.requests.requests import NONE, Requests, dense
+from kvtrace.requests.int_columns import NONE, dense
+from kvtrace.requests.requests import Requests
 
 _BATCH = 1 << 18
 

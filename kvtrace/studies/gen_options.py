@@ -132,7 +132,7 @@ class SourceArguments:
 
     def read(self, path: Path, seed: int, max_requests: int | None = None) -> Requests:
         """Return the requests of `path`, at most `max_requests`; `seed` seeds all random draws."""
-        from kvtrace.requests.requests import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
+        from kvtrace.requests.reshape import SCALE_SHIFT_NS, CycleIds, OverLimit, Reshaping
 
         kind = self.source
         if kind is None:

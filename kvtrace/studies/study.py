@@ -41,7 +41,7 @@ from kvtrace.core.files import read_json, write_json
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.native.library import sources_sha256
 from kvtrace.curves.points import Simulated
-from kvtrace.requests.requests import files_of, sha256_of
+from kvtrace.requests.source_files import files_of, sha256_of
 from kvtrace.sim.presets.preset import knobs_of
 
 FILE, SEED = "file", "seed"

@@ -130,7 +130,8 @@ def read_run_json(rng: random.Random, folder: Path) -> Trial:
 def read_requests(rng: random.Random, folder: Path) -> Trial:
     """Read a damaged file of requests, of any source."""
     from kvtrace.requests.registry import detect, read
-    from kvtrace.requests.requests import MAX_NS, MAX_TOKENS, Reshaping
+    from kvtrace.requests.requests import MAX_NS, MAX_TOKENS
+    from kvtrace.requests.reshape import Reshaping
 
     kind, path = request_file(rng, folder)
 

@@ -26,7 +26,7 @@ from kvtrace.core import text
 from kvtrace.core.errors import KvError, TraceError
 from kvtrace.core.text import read_bounded, utf8_lines
 from kvtrace.requests.registry import SOURCES, read
-from kvtrace.requests.requests import Reshaping
+from kvtrace.requests.reshape import Reshaping
 
 SIZES = [1 << power for power in (17, 18, 19, 20)]
 MEASURABLE_S = 0.4

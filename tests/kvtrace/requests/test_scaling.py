@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from phrases import shows
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.requests import Requests, Waits, superpose
+from kvtrace.requests.requests import Requests, Waits
+from kvtrace.requests.reshape import superpose
 
 CHAINS = [[10, 11], [10, 12, 13], [10, 11, 14], [20, 21]]
 """References: 10 three times, 11 twice, the others once; ten in all."""

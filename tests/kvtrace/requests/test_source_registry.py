@@ -11,7 +11,7 @@ from conftest import TRACES
 
 from kvtrace.core.errors import ConfigError, TraceError
 from kvtrace.requests.registry import SOURCES, detect, read
-from kvtrace.requests.requests import Reshaping
+from kvtrace.requests.reshape import Reshaping
 from kvtrace.studies.gen_options import SourceArguments
 
 AGENTIC = (

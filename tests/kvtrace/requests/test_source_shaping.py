@@ -12,16 +12,9 @@ import pytest
 from phrases import show_each, shows
 
 from kvtrace.core.errors import ConfigError
-from kvtrace.requests.requests import (
-    BlockIds,
-    CycleIds,
-    OverLimit,
-    Requests,
-    Reshaping,
-    prefix_chains,
-    reshape,
-    take,
-)
+from kvtrace.requests.block_ids import BlockIds, prefix_chains
+from kvtrace.requests.requests import Requests, take
+from kvtrace.requests.reshape import CycleIds, OverLimit, Reshaping, reshape
 
 
 def ints(*values):
@@ -183,7 +176,7 @@ def test_prefix_chains_are_left_alone_and_others_are_made():
 @pytest.mark.parametrize("step", [1, 2**40])
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_names_mean_equal_prefixes(seed, step, piece_ids, monkeypatch):
-    monkeypatch.setattr("kvtrace.requests.requests._PIECE_IDS", piece_ids)
+    monkeypatch.setattr("kvtrace.requests.block_ids._PIECE_IDS", piece_ids)
     draw = np.random.default_rng(seed)
     prompts = [
         tuple((draw.integers(0, 3, size=draw.integers(0, 7)) * step).tolist()) for _ in range(60)
@@ -217,7 +210,7 @@ def test_block_ids_are_those_of_lists(seed):
     for ids in lists:
         blocks.append(ids)
     assert blocks.lengths.tolist() == [len(ids) for ids in lists]
-    offsets, found = blocks.extended(missing).in_order(order)
+    offsets, found = blocks.with_new_ids(missing).reordered(order)
     next_id = max((max(ids) for ids in lists if ids), default=-1) + 1
     for row, count in enumerate(missing):
         lists[row] = [*lists[row], *range(next_id, next_id + count)]

@@ -19,7 +19,8 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.schema import REQUESTS, TRACE
 from kvtrace.core.tables import open_table
 from kvtrace.requests.registry import read
-from kvtrace.requests.requests import Reshaping, Turns, Waits, choose, waits_of
+from kvtrace.requests.requests import Turns, Waits, choose, waits_of
+from kvtrace.requests.reshape import Reshaping
 from kvtrace.sim.simulation import Load
 
 ENGINES = Path(__file__).resolve().parents[2] / "golden" / "engines"
