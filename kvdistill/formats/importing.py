@@ -14,6 +14,7 @@ import numpy as np
 from kvdistill.formats.formats import Account, Imported, ImportOptions, Rows, reader
 from kvdistill.queries.database import BATCH_ROWS, connect, literal, named
 from kvtrace.core import duckdb, pa
+from kvtrace.core.csv_tables import BLOCK_BYTES, decompress, line_blocks
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError, need_file
 from kvtrace.core.files import ZSTD_MAGIC, read_json, write_json
 from kvtrace.core.metadata import Metadata, TierFacts, describe
@@ -40,7 +41,6 @@ from kvtrace.core.run.run_file import (
     seal,
 )
 from kvtrace.core.schema import MOST, OBJECTS, OPS, TRACE, Table, arrow_schema, batch_of, enum_code
-from kvtrace.core.table_files import BLOCK_BYTES, decompress, line_blocks
 from kvtrace.core.tables import create, open_table
 from kvtrace.core.temporary import sweep, temporary_folder
 from kvtrace.core.text import has_byte_order_mark, utf8_lines

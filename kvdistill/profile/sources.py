@@ -64,12 +64,12 @@ from kvtrace.core.limit import Limit
 from kvtrace.core.metadata import Metadata, computing_notes
 from kvtrace.core.native.library import I1, I8, function
 from kvtrace.core.parameters import named
+from kvtrace.core.row_check import DENSE_SLACK
 from kvtrace.core.run.figures import LimitCause
 from kvtrace.core.run.probe_file import DirectionFigures, ProbeFile
 from kvtrace.core.run.run_file import find_run, list_runs_below, refuse_unfinished_runs
 from kvtrace.core.schema import BLOCKS, MOST, OPS, TRACE
 from kvtrace.core.statistics import Slot, bounds
-from kvtrace.core.table_files import DENSE_SLACK
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import NS_PER_US, format_count
 

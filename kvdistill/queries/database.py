@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from kvtrace.core import duckdb, pa, pq, table_files, tables
+from kvtrace.core import duckdb, pa, parquet_tables, pq, tables
 from kvtrace.core.errors import ConfigError, KvError, OutOfMemory
 from kvtrace.core.files import at
 from kvtrace.core.memory import available_bytes
@@ -487,7 +487,7 @@ def _add_file(
         file, reader = copy, tables.open_table(path, table)
         with pq.ParquetWriter(file, arrow_schema(table, reader.extras), compression="zstd") as out:
             for batch in reader.batches():
-                out.write_batch(batch, row_group_size=table_files.BATCH_ROWS)
+                out.write_batch(batch, row_group_size=parquet_tables.BATCH_ROWS)
     elif _PATTERN & set(str(path)):
         file = copy
         file.symlink_to(path.resolve())

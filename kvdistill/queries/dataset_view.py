@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvtrace.core import np, pa, pa_dataset, pc
-from kvtrace.core.errors import KvError, TraceError
+from kvtrace.core.errors import KvError, TraceError, first_line
+from kvtrace.core.row_check import RowCheck
 from kvtrace.core.schema import TRACE, arrow_schema
-from kvtrace.core.table_files import RowCheck, first_line
 from kvtrace.core.tables import DatasetReader
 
 ROW = "row"
@@ -96,7 +96,7 @@ class DatasetView(pa_dataset.Dataset):  # type: ignore[misc]
         its first row.
         """
         reader = self._reader
-        check, first_row = RowCheck(TRACE, reader.meta, reader.path), 0
+        check, first_row = reader.row_check(), 0
         for index, part in enumerate(reader.parts):
             fragments = list(self._parts[index].get_fragments(condition)) if part.rows else []
             for fragment in fragments:

@@ -58,6 +58,7 @@ from kvtrace.core.document.document import (
 from kvtrace.core.errors import ConfigError, DeviceError, ProbeUnavailable, TraceError
 from kvtrace.core.files import write_json
 from kvtrace.core.metadata import Metadata, decode, describe, encode
+from kvtrace.core.parquet_tables import META_KEY
 from kvtrace.core.run.probe_file import (
     LAYERS,
     Application,
@@ -82,7 +83,6 @@ from kvtrace.core.run.run_file import (
 )
 from kvtrace.core.schema import BLOCKS, arrow_schema, batch_of
 from kvtrace.core.statistics import total
-from kvtrace.core.table_files import META_KEY
 from kvtrace.core.tables import Writer, create, open_table
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import NS_PER_S, counted, format_bytes, format_duration, format_io_size

@@ -25,26 +25,17 @@ from typing import Annotated, BinaryIO
 import msgspec
 
 from kvtrace.core import metadata, pa, pa_fs, pc, pq
-from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError, first_line
 from kvtrace.core.files import MANIFEST, decode_json, exchange_names, read_json, write_text
 from kvtrace.core.metadata import Metadata
+from kvtrace.core.parquet_tables import ParquetEncoder, ParquetReader
 from kvtrace.core.remote import RemoteFolder, convert_s3_errors, remote_folder
+from kvtrace.core.row_check import RowCheck
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
-from kvtrace.core.table_files import (
-    SUFFIXES,
-    IsNeedless,
-    ParquetEncoder,
-    ParquetReader,
-    Reader,
-    RowCheck,
-    Writer,
-    first_line,
-    is_folder,
-    objects_path,
-    open_file,
-    requests_path,
-)
+from kvtrace.core.table_files import Writer, open_file
+from kvtrace.core.table_names import SUFFIXES, names_dataset, objects_path, requests_path
+from kvtrace.core.table_reader import IsNeedless, Reader
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import INT64_MAX
 
@@ -131,6 +122,10 @@ class DatasetReader(Reader):
         # Each size in S3 would be a request: the part is compared when it is opened.
         for file in self.tables if self._remote else (*self.parts, *self.tables):
             _check_local_size(path / file.name, file)
+
+    def open_beside(self, path: Path, table: Table) -> Reader:
+        """Return a reader of `table` at `path`, a table of the same trace."""
+        return ParquetReader(path, table)
 
     def _check_manifest(self) -> None:
         """Raise TraceError if the manifest contradicts itself."""
@@ -469,7 +464,7 @@ def staged(path: Path) -> Iterator[Path]:
     ConfigError if `path` is named neither as a table file nor as a folder. DeviceError if there is
     another file or folder of that name, or the disk reports an error.
     """
-    if not is_folder(path):
+    if not names_dataset(path):
         if not path.name.endswith(SUFFIXES):
             raise ConfigError(
                 f"{path}: unknown file type; name it *{' or *'.join(SUFFIXES)}, or a dataset's"

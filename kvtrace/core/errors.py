@@ -127,3 +127,8 @@ def refuse(
     index = int(is_wrong.argmax())
     message = template.format(*(array[index] for array in values))
     raise TraceError(message, path=path, row=first_row + index, column=column)
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of the text of `error`."""
+    return str(error).strip().split("\n")[0]

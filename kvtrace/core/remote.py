@@ -18,9 +18,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvtrace.core import pa, pa_fs
-from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.errors import ConfigError, DeviceError, TraceError, first_line
 from kvtrace.core.files import MANIFEST
-from kvtrace.core.table_files import SUFFIXES, first_line, objects_path, requests_path
+from kvtrace.core.table_names import SUFFIXES, objects_path, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_bytes
 

@@ -1,6 +1,6 @@
 """Read and write the tables of the contract: as a file, or a trace as a dataset of several files.
 
-`table_files.py` has the formats of files, `dataset.py` that of datasets.
+`table_files.py` opens and writes single files of either format, `dataset.py` datasets.
 """
 
 from __future__ import annotations
@@ -14,20 +14,12 @@ from kvtrace.core.dataset import DatasetReader, create_dataset, is_dataset, stag
 from kvtrace.core.files import MANIFEST
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.page_checksums import verify_pages
+from kvtrace.core.parquet_tables import ParquetReader
 from kvtrace.core.remote import given_path, local_path
 from kvtrace.core.schema import TRACE, Table
-from kvtrace.core.table_files import (
-    ROW_GROUP_ROWS,
-    SUFFIXES,
-    ParquetReader,
-    Reader,
-    Writer,
-    create_file,
-    is_folder,
-    objects_path,
-    open_file,
-    requests_path,
-)
+from kvtrace.core.table_files import ROW_GROUP_ROWS, Writer, create_file, open_file
+from kvtrace.core.table_names import SUFFIXES, names_dataset, objects_path, requests_path
+from kvtrace.core.table_reader import Reader
 
 __all__ = [
     "ROW_GROUP_ROWS",
@@ -38,7 +30,7 @@ __all__ = [
     "create",
     "given_path",
     "is_dataset",
-    "is_folder",
+    "names_dataset",
     "objects_path",
     "open_checked",
     "open_table",
@@ -60,7 +52,7 @@ def create(
     is written as a dataset.
     """
     path = Path(path)
-    if table is TRACE and path.is_dir() and is_folder(path):
+    if table is TRACE and path.is_dir() and names_dataset(path):
         return create_dataset(path, meta, extras)
     return create_file(path, table, meta, extras)
 

@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 
 from kvtrace.core import pa
 from kvtrace.core.arrays import Array
+from kvtrace.core.csv_tables import read_csv
 from kvtrace.core.errors import ConfigError, TraceError, need_file, refuse
 from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named
 from kvtrace.core.schema import numbers
-from kvtrace.core.table_files import read_csv
 from kvtrace.core.text import open_utf8, read_bounded, utf8_lines
 from kvtrace.core.units import NS_PER_S
 from kvtrace.requests.int_columns import NONE, Ints, dense

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvtrace.core.errors import ConfigError
 from kvtrace.core.parameters import suggest_keywords
-from kvtrace.core.tables import is_folder, requests_path
+from kvtrace.core.tables import names_dataset, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.trace import Trace, open_trace
 from kvtrace.core.units import parse_duration_ns, parse_rate_per_s
@@ -200,7 +200,7 @@ def write_scenario(
     month refer; until the last I/O if that is unknown.
     """
     load = scenario.load.with_chains(scenario.preset)
-    if requests_output is None and is_folder(path):
+    if requests_output is None and names_dataset(path):
         requests_output = requests_path(path)
     with (
         baseline_beside(

@@ -31,9 +31,9 @@ from kvtrace.core.json_types import JsonObject
 from kvtrace.core.metadata import Metadata, TierFacts
 from kvtrace.core.native.library import I1, I4, I8, StructAt, function
 from kvtrace.core.native.structs import Structure
+from kvtrace.core.row_check import DENSE_SLACK
 from kvtrace.core.schema import OBJECTS, TRACE, Op, Phase, enum_code, numbers
 from kvtrace.core.simulation_stats import TierStats
-from kvtrace.core.table_files import DENSE_SLACK
 from kvtrace.core.tables import DatasetReader, Reader, objects_path, open_table
 from kvtrace.core.units import (
     INT64_MAX,

@@ -20,6 +20,7 @@ import numpy as np
 
 from kvtrace.core import pa, pl, zstandard
 from kvtrace.core.arrays import Array
+from kvtrace.core.csv_tables import BLOCK_BYTES, decompress, line_blocks, read_csv
 from kvtrace.core.errors import ConfigError, TraceError, refuse
 from kvtrace.core.files import ZSTD_MAGIC, aside
 from kvtrace.core.metadata import TierFacts, describe
@@ -34,7 +35,6 @@ from kvtrace.core.schema import (
     enum_code,
     objects_batch,
 )
-from kvtrace.core.table_files import BLOCK_BYTES, decompress, line_blocks, read_csv
 from kvtrace.core.tables import create, objects_path, open_table, staged
 from kvtrace.core.units import NS_PER_S, counted, format_duration
 from kvtrace.native.numbering import Numbers, grown

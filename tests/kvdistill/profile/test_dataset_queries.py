@@ -13,9 +13,9 @@ import kvdistill
 import kvtrace as kt
 from kvdistill.queries import dataset_view
 from kvtrace.core import dataset, table_files
+from kvtrace.core.csv_tables import decompress
 from kvtrace.core.dataset import DatasetReader
 from kvtrace.core.errors import TraceError
-from kvtrace.core.table_files import decompress
 
 PART_ROWS, GROUP_ROWS = 1000, 250
 GROUPS = range(0, PART_ROWS, GROUP_ROWS)

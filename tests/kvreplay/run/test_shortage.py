@@ -122,11 +122,11 @@ def test_too_little_memory_is_no_damage(tmp_path: Path, monkeypatch: pytest.Monk
     def failing(*_args: object, **_named: object) -> None:
         raise pa.ArrowMemoryError("malloc of size 64 failed")
 
-    monkeypatch.setattr("kvtrace.core.table_files.RowCheck.check_batch", failing)
+    monkeypatch.setattr("kvtrace.core.row_check.RowCheck.check_batch", failing)
     with pytest.raises(MemoryError):
         list(reader.batches())  # type: ignore[attr-defined]
     monkeypatch.setattr(
-        "kvtrace.core.table_files.RowCheck.check_batch",
+        "kvtrace.core.row_check.RowCheck.check_batch",
         lambda *_: (_ for _ in ()).throw(pa.ArrowInvalid("x")),
     )
     with pytest.raises(TraceError, match="damaged"):

@@ -24,7 +24,7 @@ from kvreplay.run.feed import Feed
 from kvreplay.run.recover import recover
 from kvreplay.run.replay import Replay
 from kvreplay.run.watch import Watch
-from kvtrace.core import table_files
+from kvtrace.core import parquet_tables
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,7 +50,7 @@ PLANNED = (
 @pytest.fixture
 def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let windows be so small that a short trace slides."""
-    monkeypatch.setattr(table_files, "BATCH_ROWS", BATCH)
+    monkeypatch.setattr(parquet_tables, "BATCH_ROWS", BATCH)
     monkeypatch.setattr(feeding, "PART_ROWS", BATCH)
     defaults = Loader.begin.__kwdefaults__
     monkeypatch.setattr(Loader.begin, "__kwdefaults__", defaults | {"window": WINDOW})

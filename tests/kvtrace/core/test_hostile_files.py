@@ -14,7 +14,7 @@ import zstandard
 from conftest import run_cli, trace_meta, write_trace
 from phrases import pattern, shows
 
-from kvtrace.core import metadata, table_files
+from kvtrace.core import csv_tables, metadata, parquet_tables
 from kvtrace.core.app import emit_json
 from kvtrace.core.config import load_toml, override
 from kvtrace.core.document.document import Chapter, Document, Sheet, parameters
@@ -84,15 +84,15 @@ def test_a_footer_that_says_more_rows_than_the_file_can_hold(tmp_path):
 
 def test_a_row_group_that_unpacks_to_more_than_it_may(tmp_path, monkeypatch):
     path = write_trace(tmp_path / "t.parquet", [ROW] * 1000)
-    monkeypatch.setattr(table_files, "MAX_GROUP_BYTES", 1000)
+    monkeypatch.setattr(parquet_tables, "MAX_GROUP_BYTES", 1000)
     with pytest.raises(TraceError, match="1000 bytes"):
         open_table(path)
 
 
 @pytest.mark.parametrize("part", [b"\0", b"\n", b"0,chunk,other,1\n"])
 def test_a_zstd_bomb(tmp_path, monkeypatch, part):
-    monkeypatch.setattr(table_files, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
-    monkeypatch.setattr(table_files, "MAX_LINE_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_tables, "_ALWAYS_ALLOWED_BYTES", 1 << 20)
+    monkeypatch.setattr(csv_tables, "MAX_LINE_BYTES", 1 << 20)
     head = b'# kvtrace {"table":"objects","schema_version":1}\nobject_id,key,kind,size_bytes\n'
     path = tmp_path / "t.csv.zst"
     path.write_bytes(zstandard.compress(head + part * (100_000_000 // len(part))))

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from kvtrace.core import table_files
+from kvtrace.core import row_check
 from kvtrace.core.errors import TraceError
 from kvtrace.core.metadata import TierFacts, describe
 from kvtrace.core.schema import OBJECTS, TRACE, batch_of, objects_batch
@@ -25,7 +25,7 @@ ROWS = {
 @pytest.fixture
 def trace(tmp_path, monkeypatch):
     """A trace of two rows, of the objects 0 and 90."""
-    monkeypatch.setattr(table_files, "DENSE_SLACK", 0)
+    monkeypatch.setattr(row_check, "DENSE_SLACK", 0)
     path = tmp_path / "t.parquet"
     metadata = describe(TRACE, "kvtrace", [], {}, tiers=[TierFacts("nvme")])
     with create(path, TRACE, metadata) as writer:

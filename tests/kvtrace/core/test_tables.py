@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from phrases import pattern
 from whole import read_table
 
-from kvtrace.core import table_files as traceio
+from kvtrace.core import table_files, table_names
 from kvtrace.core.errors import ConfigError, DeviceError, TraceError
+from kvtrace.core.row_check import DENSE_SLACK
 from kvtrace.core.schema import BLOCKS, OBJECTS, OPS, REQUESTS, TABLES, TRACE, Table, arrow_schema
-from kvtrace.core.table_files import DENSE_SLACK
 from kvtrace.core.tables import create, objects_path, open_table
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def tables(table: Table) -> st.SearchStrategy:
 
 
 @pytest.mark.parametrize("table", [TRACE, REQUESTS, OBJECTS, OPS, BLOCKS], ids=lambda t: t.name)
-@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_names.SUFFIXES)
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_what_is_written_is_read_back(table, suffix, data, tmp_path_factory):
@@ -80,7 +80,7 @@ ROWS = [
 
 
 def test_bytes_do_not_depend_on_how_rows_were_batched(tmp_path, monkeypatch):
-    monkeypatch.setattr(traceio, "ROW_GROUP_ROWS", 4)
+    monkeypatch.setattr(table_files, "ROW_GROUP_ROWS", 4)
     for name, size in (("a", 1), ("b", 3), ("c", 30)):
         with create(tmp_path / f"{name}.parquet", TRACE, trace_meta()) as out:
             for start in range(0, 30, size):
@@ -93,7 +93,7 @@ def test_bytes_do_not_depend_on_how_rows_were_batched(tmp_path, monkeypatch):
     assert (tmp_path / "c.parquet").read_bytes() == first
 
 
-@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_names.SUFFIXES)
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, suffix):
     path = write_trace(tmp_path / f"t{suffix}", ROWS)
     before = path.read_bytes()
@@ -106,7 +106,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, suffix):
     )
 
 
-@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_names.SUFFIXES)
 def test_a_truncated_file_says_so(tmp_path, suffix):
     path = write_trace(tmp_path / f"t{suffix}", ROWS)
     path.write_bytes(path.read_bytes()[:-20])
@@ -114,7 +114,7 @@ def test_a_truncated_file_says_so(tmp_path, suffix):
         list(open_table(path, TRACE).batches())
 
 
-@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_names.SUFFIXES)
 def test_damage_in_the_middle_says_so(tmp_path, suffix):
     path = write_trace(tmp_path / f"t{suffix}", [(i, *ROWS[0][1:]) for i in range(5000)])
     data = bytearray(path.read_bytes())
@@ -133,7 +133,7 @@ def test_a_schema_version_we_do_not_know_is_refused(tmp_path):
         open_table(path, TRACE)
 
 
-@pytest.mark.parametrize("suffix", traceio.SUFFIXES)
+@pytest.mark.parametrize("suffix", table_names.SUFFIXES)
 @pytest.mark.parametrize("extras", [(), ("node",), ("stream",), ("node", "stream")])
 def test_extra_columns_stand_where_they_say_something(tmp_path, suffix, extras):
     path = tmp_path / f"t{suffix}"

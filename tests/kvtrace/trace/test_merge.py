@@ -18,7 +18,7 @@ from phrases import shows
 from whole import read_table
 
 from kvtrace import cli
-from kvtrace.core import metadata, table_files
+from kvtrace.core import metadata, parquet_tables
 from kvtrace.core.metadata import TierFacts
 from kvtrace.core.schema import OBJECTS, REQUESTS, TRACE, arrow_schema
 from kvtrace.core.tables import create, objects_path, open_table
@@ -87,7 +87,7 @@ def test_every_row_is_there_by_time_and_nothing_is_shared(tmp_path_factory, trac
         inputs.append(Input(f"t{at}", folder / f"t{at}.parquet", shift))
     with pytest.MonkeyPatch.context() as patch:
         # As if each trace were many batches long.
-        patch.setattr(table_files, "BATCH_ROWS", batch_rows)
+        patch.setattr(parquet_tables, "BATCH_ROWS", batch_rows)
         meta = merging.merge(inputs, folder / "m.parquet", ["kvtrace", "merge"])
     names = [tier.name for tier in meta.tiers]
     merged = [
