@@ -13,7 +13,16 @@ import pytest
 import typer
 from phrases import shows
 
-from kvtrace.core.app import emit_json, log, make_app, option, progress, run, takes_groups
+from kvtrace.core.app import (
+    QUIET,
+    emit_json,
+    log,
+    make_app,
+    option,
+    progress,
+    run,
+    takes_groups,
+)
 from kvtrace.core.errors import ConfigError, DeviceError, OutOfMemory, ProbeUnavailable, TraceError
 from kvtrace.core.metadata import TierFacts
 
@@ -282,5 +291,6 @@ def test_a_background_job_heeds_sigint_and_nohup_hides_sighup():
 
 
 def test_a_line_of_notes_stays_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    QUIET.set(False)  # A command that an earlier test ran may have been quiet.
     log("note: fields that are not used: a\nkvtrace: error: fake")
     assert len(capsys.readouterr().err.splitlines()) == 1
