@@ -61,7 +61,7 @@ def main() -> None:
         command = [sys.executable, __file__, str(nodes), str(seconds)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
         wall_s, cpu_s, peak_bytes, rows = json.loads(done.stdout)
-        what = f"{nodes:,} nodes for {seconds} s: {rows / 1e6:.2f} M rows"
+        what = f"{nodes:,} node{'s' * (nodes > 1)} for {seconds} s: {rows / 1e6:.2f} M rows"
         what += f", {rows / cpu_s / 1e6:.2f} M a second"
         most_s = rows / TARGET_PER_S
         taken.append(
