@@ -167,7 +167,7 @@ class DatasetReader(Reader):
         """Return the file system of a part for Arrow, and its path there."""
         name = self.parts[index].name
         if self._remote:
-            return self._remote.files, f"{self._remote.place}/{name}"
+            return self._remote.file_system, f"{self._remote.bucket_path}/{name}"
         return pa_fs.LocalFileSystem(), str(self.path / name)
 
     def open_part(self, index: int) -> ParquetReader:

@@ -24,7 +24,7 @@ from kvtrace.core.table_names import SUFFIXES, objects_path, requests_path
 from kvtrace.core.temporary import TemporaryFolder
 from kvtrace.core.units import format_bytes
 
-_URL = re.compile(r"s3:/+(?P<place>[^/]+/.+?)/*")
+_URL = re.compile(r"s3:/+(?P<bucket_path>[^/]+/.+?)/*")
 _COPY_BYTES = 8 << 20
 _ATTEMPTS = 4
 _TIMEOUT_S = 30.0
@@ -34,18 +34,18 @@ _TIMEOUT_S = 30.0
 class RemoteFolder:
     """A folder in S3."""
 
-    files: pa_fs.FileSystem
-    place: str
+    file_system: pa_fs.FileSystem
+    bucket_path: str
     """The bucket and the prefix."""
 
     def path(self, name: str) -> Path:
         """Return the path of a file of the folder, for messages."""
-        return Path("s3:/") / self.place / name
+        return Path("s3:/") / self.bucket_path / name
 
     def open(self, name: str) -> pa.NativeFile:
         """Open a file of the folder; TraceError if that is not possible."""
         with convert_s3_errors(self.path(name)):
-            return self.files.open_input_file(f"{self.place}/{name}")
+            return self.file_system.open_input_file(f"{self.bucket_path}/{name}")
 
 
 _urls: dict[Path, str] = {}
@@ -83,33 +83,35 @@ def local_path(path: Path | str, progress: Callable[[float], None] = lambda _byt
     match = _URL.fullmatch(str(path))
     if match is None:
         raise ConfigError(f"{path}: write s3://BUCKET/KEY")
-    local = _fetch(match["place"], progress)
-    _urls[local] = f"s3://{match['place']}"
+    local = _fetch(match["bucket_path"], progress)
+    _urls[local] = f"s3://{match['bucket_path']}"
     return local
 
 
-def _fetch(place: str, progress: Callable[[float], None]) -> Path:
-    """Fetch the trace at `place` in S3 as `local_path` does; return its local path."""
-    parent, _, name = place.rpartition("/")
+def _fetch(bucket_path: str, progress: Callable[[float], None]) -> Path:
+    """Fetch the trace at `bucket_path` in S3 as `local_path` does; return its local path."""
+    parent, _, name = bucket_path.rpartition("/")
     is_file = name.endswith(SUFFIXES)
     trace = Path(name)
     if is_file:
-        first, beside = name, (objects_path(trace).name, requests_path(trace).name)
-        source = RemoteFolder(_connect(place), parent)
+        main_name, companion_names = name, (objects_path(trace).name, requests_path(trace).name)
+        source = RemoteFolder(_connect(bucket_path), parent)
     else:
-        first, beside = MANIFEST, ("objects.parquet", "requests.parquet")
-        source = RemoteFolder(_connect(place), place)
-    names = [first, *beside]
-    with convert_s3_errors(source.path(first)):
-        facts = source.files.get_file_info([f"{source.place}/{name}" for name in names])
+        main_name, companion_names = MANIFEST, ("objects.parquet", "requests.parquet")
+        source = RemoteFolder(_connect(bucket_path), bucket_path)
+    names = [main_name, *companion_names]
+    with convert_s3_errors(source.path(main_name)):
+        file_infos = source.file_system.get_file_info(
+            [f"{source.bucket_path}/{name}" for name in names]
+        )
     sizes = {
-        name: fact.size
-        for name, fact in zip(names, facts, strict=True)
-        if fact.type == pa_fs.FileType.File
+        name: info.size
+        for name, info in zip(names, file_infos, strict=True)
+        if info.type == pa_fs.FileType.File
     }
-    if first not in sizes:
+    if main_name not in sizes:
         advice = "" if is_file else "; name the folder of a trace dataset, or a file *.parquet"
-        raise TraceError(f"no such file{advice}", path=source.path(first))
+        raise TraceError(f"no such file{advice}", path=source.path(main_name))
     scratch = TemporaryFolder("kvtrace-")
     # Lazy frames and SQL views read the files until the process ends.
     scratch.keep_until_exit()
@@ -117,7 +119,7 @@ def _fetch(place: str, progress: Callable[[float], None]) -> Path:
     free_bytes = shutil.disk_usage(scratch.path).free
     if (needed_bytes := sum(sizes.values())) > free_bytes:
         raise DeviceError(
-            f"s3://{source.place}/{first}: takes {format_bytes(needed_bytes)}, but only"
+            f"s3://{source.bucket_path}/{main_name}: takes {format_bytes(needed_bytes)}, but only"
             f" {format_bytes(free_bytes)} are free in {scratch.path.parent}; set TMPDIR to a larger"
             " disk"
         )
@@ -152,12 +154,12 @@ def _read_piece(file: pa.NativeFile, path: Path) -> bytes:
     return data
 
 
-def _connect(place: str) -> pa_fs.FileSystem:
-    """Return the file system of the bucket of `place`."""
-    bucket = place.partition("/")[0]
+def _connect(bucket_path: str) -> pa_fs.FileSystem:
+    """Return the file system of the bucket of `bucket_path`."""
+    bucket = bucket_path.partition("/")[0]
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    with convert_s3_errors(Path("s3:/") / place):
+    with convert_s3_errors(Path("s3:/") / bucket_path):
         if region is None:
             region = "us-east-1" if endpoint else pa_fs.resolve_s3_region(bucket)
         address = urlsplit(endpoint) if endpoint else None
