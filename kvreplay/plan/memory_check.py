@@ -8,7 +8,7 @@ from __future__ import annotations
 import resource
 
 from kvtrace.core.errors import OutOfMemory
-from kvtrace.core.memory import available_bytes
+from kvtrace.core.memory import require_memory
 from kvtrace.core.units import format_bytes
 
 PROCESS_BYTES = 192 << 20
@@ -30,7 +30,7 @@ def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
 
     OutOfMemory, with both figures, if it does not fit.
     """
-    limit, available = resource.getrlimit(resource.RLIMIT_AS)[0], available_bytes()
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     extra = rows * ROW_BYTES + buffers_bytes
     needs = (
         f"{rows:,} rows, {format_bytes(buffers_bytes)} of buffers" if extra else "before any row"
@@ -42,8 +42,4 @@ def check_memory(rows: int = 0, buffers_bytes: int = 0) -> None:
             f" ({needs}), but this process may have {format_bytes(limit)} (ulimit -v); raise that"
             f" limit{less}"
         )
-    if available is not None and PROCESS_BYTES + extra > available:
-        raise OutOfMemory(
-            f"the replay needs about {format_bytes(PROCESS_BYTES + extra)} of memory ({needs}), but"
-            f" only {format_bytes(available)} is available; free some{less}"
-        )
+    require_memory(PROCESS_BYTES + extra, "the replay", f"free some{less}", needs)

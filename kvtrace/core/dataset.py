@@ -33,9 +33,9 @@ from kvtrace.core.remote import RemoteFolder, convert_s3_errors, remote_folder
 from kvtrace.core.row_check import RowCheck
 from kvtrace.core.schema import TRACE, Table
 from kvtrace.core.simulation_stats import Count
-from kvtrace.core.table_files import Writer, open_file
+from kvtrace.core.table_files import Writer, open_file, with_table
 from kvtrace.core.table_names import SUFFIXES, names_dataset, objects_path, requests_path
-from kvtrace.core.table_reader import IsNeedless, Reader
+from kvtrace.core.table_reader import CanSkipPart, Reader
 from kvtrace.core.temporary import temporary_folder
 from kvtrace.core.units import INT64_MAX
 
@@ -193,7 +193,8 @@ class DatasetReader(Reader):
         """Yield the rows of all parts in order."""
         for index in range(len(self.parts)):
             reader, part_check = self.open_part(index), check.start_file(self.part_path(index))
-            yield from self._with_times(index, reader.read(stored_names, names, part_check))
+            batches = reader.read(stored_names, names, part_check)
+            yield from self._checked_batches(index, batches)
             check.advance_file(part_check)
 
     def read_ahead(
@@ -201,19 +202,20 @@ class DatasetReader(Reader):
         stored_names: Sequence[str],
         names: Sequence[str],
         check: RowCheck,
-        is_needless: IsNeedless | None = None,
+        can_skip: CanSkipPart | None = None,
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the parts in order, in batches of up to a row group."""
         for index, part in enumerate(self.parts):
             last_ns = part.max_ts_ns
-            if is_needless and last_ns is not None and is_needless(part.rows, last_ns):
+            if can_skip and last_ns is not None and can_skip(part.rows, last_ns):
                 check.omit(part.rows)
                 continue
             reader, part_check = self.open_part(index), check.start_file(self.part_path(index))
-            yield from self._with_times(index, reader.read_ahead(stored_names, names, part_check))
+            batches = reader.read_ahead(stored_names, names, part_check)
+            yield from self._checked_batches(index, batches)
             check.advance_file(part_check)
 
-    def _with_times(
+    def _checked_batches(
         self, index: int, batches: Iterator[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
         """Yield `batches` of a part, whose times are checked if they are among the columns."""
@@ -346,10 +348,10 @@ def footer_sha256(file: BinaryIO) -> str:
 class DatasetEncoder:
     """Writes row groups to the parts of a dataset, and its manifest."""
 
-    def __init__(self, folder: Path, table: Table, extras: tuple[str, ...], meta: Metadata) -> None:
+    def __init__(self, folder: Path, extras: tuple[str, ...], meta: Metadata) -> None:
         """Write parts into `folder`, with `meta` but for the rows and the counters of the trace."""
-        self._folder, self._table, self._extras = folder, table, extras
-        self._part_meta, self._meta = meta, meta
+        self._folder, self._extras = folder, extras
+        self._part_meta, self._meta = meta, meta  # `finish` replaces that of the manifest.
         self._parts: list[DatasetFile] = []
         self._encoder: ParquetEncoder | None = None
         self._part_rows = self._first_row = 0
@@ -369,7 +371,7 @@ class DatasetEncoder:
                 self._end_part(encoder)
 
     def _start_part(self) -> ParquetEncoder:
-        return ParquetEncoder(self._part_path, self._table, self._extras)
+        return ParquetEncoder(self._part_path, TRACE, self._extras)
 
     @property
     def _part_path(self) -> Path:
@@ -387,12 +389,12 @@ class DatasetEncoder:
         )
         encoder.close()
         times_ns = (min(self._times_ns), max(self._times_ns)) if self._times_ns else (None, None)
-        self._refuse_earlier(times_ns[0])
+        self._check_part_order(times_ns[0])
         self._parts.append(_file_facts(self._part_path, self._part_rows, *times_ns))
         self._first_row += self._part_rows
         self._encoder, self._part_rows, self._times_ns = None, 0, []
 
-    def _refuse_earlier(self, begin_ns: int | None) -> None:
+    def _check_part_order(self, begin_ns: int | None) -> None:
         """Raise TraceError if a part begins at `begin_ns`, before the part in front of it ends."""
         end_ns = self._parts[-1].max_ts_ns if self._parts else None
         if begin_ns is not None and end_ns is not None and begin_ns < end_ns:
@@ -442,10 +444,7 @@ def create_dataset(folder: Path, meta: Metadata, extras: tuple[str, ...] = ()) -
 
     Its manifest is written at the end, when the other tables of the trace must be in the folder.
     """
-    described = msgspec.structs.replace(
-        meta, table=TRACE.name, schema_version=TRACE.version(extras)
-    )
-    encoder = DatasetEncoder(folder, TRACE, extras, described)
+    encoder = DatasetEncoder(folder, extras, with_table(meta, TRACE, extras))
     with closing(encoder):
         writer = Writer(TRACE, meta, encoder, extras)
         yield writer

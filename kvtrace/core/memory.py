@@ -66,28 +66,33 @@ def available_bytes() -> int | None:
     return max(0, min(free_by_limit)) if free_by_limit else None
 
 
-def require_memory(needed_bytes: int, operation: str, advice: str) -> None:
+def require_memory(needed_bytes: int, operation: str, advice: str, purpose: str = "") -> None:
     """Check, before `operation` begins, that it fits into the memory that is available.
 
-    OutOfMemory, with both figures and `advice`, if it does not.
+    OutOfMemory, with both figures and `advice`, if it does not; `purpose` says what needs it.
     """
     available = available_bytes()
     if available is not None and needed_bytes > available:
         raise OutOfMemory(
-            f"{operation} needs about {format_bytes(needed_bytes)} of memory, but"
+            f"{operation} needs about {format_bytes(needed_bytes)} of memory"
+            f"{f' ({purpose})' if purpose else ''}, but"
             f" {format_bytes(available)} is available; {advice}"
         )
 
 
 def memory_limits() -> Iterator[MemoryLimit]:
     """Yield the limits of the machine, of this process's control group, and of the groups above."""
-    if total := _numbers(_MACHINE, ("MemTotal:",)):
-        yield MemoryLimit(total[0] * 1024, None, _MACHINE, ("MemAvailable:",))
+    total = _numbers(_MACHINE, ("MemTotal:",))
+    machine_bytes = total[0] * 1024 if total else INT64_MAX
+    if total:
+        yield MemoryLimit(machine_bytes, None, _MACHINE, ("MemAvailable:",))
     for group in control_groups("memory"):
         for files in _GROUP_FILES:
-            limit, swap_limit = sys_text(group / files.limit), sys_text(group / files.swap_limit)
-            if limit is None or not limit.isdecimal():
+            limit = sys_text(group / files.limit)
+            # A group without a limit has "max" in version 2, and some 2^63 bytes in version 1.
+            if limit is None or not limit.isdecimal() or int(limit) >= machine_bytes:
                 continue
+            swap_limit = sys_text(group / files.swap_limit)
             swap_bytes = int(swap_limit) if swap_limit and swap_limit.isdecimal() else INT64_MAX
             if swap_limit is None:  # A kernel that does not count swap space
                 swap_bytes = 0

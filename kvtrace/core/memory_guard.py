@@ -16,8 +16,9 @@ from kvtrace.core.memory import memory_limits, resident_bytes
 from kvtrace.core.signals import own_program
 
 _LOOK_S = 0.1
+"""The time between two looks at the size of a small program."""
 _KEYS = 3
-"""Of a limit, as the C code has them."""
+"""How many prefixes of lines a limit has in the C code; unused ones are empty."""
 _LARGE_SHARE = 0.1
 """The share of the least limit from which on a program is guarded."""
 

@@ -19,7 +19,7 @@ from kvtrace.core.errors import TraceError, first_line
 from kvtrace.core.metadata import Metadata
 from kvtrace.core.row_check import RowCheck
 from kvtrace.core.schema import Table, arrow_schema
-from kvtrace.core.table_reader import IsNeedless, Reader, table_of
+from kvtrace.core.table_reader import CanSkipPart, Reader, table_of
 
 META_KEY = b"kvtrace"
 _DIGEST_KEY = b"kvtrace.sha256"
@@ -238,7 +238,7 @@ class ParquetReader(Reader):
         stored_names: Sequence[str],
         names: Sequence[str],
         check: RowCheck,
-        is_needless: IsNeedless | None = None,  # noqa: ARG002 - a file has no parts
+        can_skip: CanSkipPart | None = None,  # noqa: ARG002 - a file has no parts
     ) -> Iterator[pa.RecordBatch]:
         """Yield a batch a row group; threads unpack and check the next groups meanwhile."""
         footer = self._file.metadata

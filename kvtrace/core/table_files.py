@@ -58,9 +58,7 @@ class Writer:
         Table and schema version in `meta` are replaced by those of `table`.
         """
         self.table, self.rows = table, 0
-        self.meta = msgspec.structs.replace(
-            meta, table=table.name, schema_version=table.version(extras)
-        )
+        self.meta = with_table(meta, table, extras)
         self._encoder, self._extras, self._is_finished = encoder, extras, False
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
@@ -106,6 +104,11 @@ class Writer:
         self._encoder.finish(self.meta)
         self._encoder.close()
         self._is_finished = True
+
+
+def with_table(meta: Metadata, table: Table, extras: tuple[str, ...]) -> Metadata:
+    """Return `meta` with the name of `table`, and its schema version with the columns `extras`."""
+    return msgspec.structs.replace(meta, table=table.name, schema_version=table.version(extras))
 
 
 @contextmanager

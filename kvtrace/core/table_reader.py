@@ -33,15 +33,15 @@ class Reader:
         yield from self._read_all(columns, self.read)
 
     def large_batches(
-        self, columns: Sequence[str] | None = None, is_needless: IsNeedless | None = None
+        self, columns: Sequence[str] | None = None, can_skip: CanSkipPart | None = None
     ) -> Iterator[pa.RecordBatch]:
         """Yield the rows as `batches` does, in batches of up to a row group.
 
         Threads may unpack and check row groups ahead of the caller. On two processors this takes
-        half the time of `batches`, and some 100 MB more memory. A dataset omits the parts that
-        `is_needless` names.
+        half the time of `batches`, and some 100 MB more memory. A dataset omits the parts for which
+        `can_skip` is true.
         """
-        yield from self._read_all(columns, partial(self.read_ahead, is_needless=is_needless))
+        yield from self._read_all(columns, partial(self.read_ahead, can_skip=can_skip))
 
     def _read_all(self, columns: Sequence[str] | None, read: _ReadRows) -> Iterator[pa.RecordBatch]:
         """Yield all rows, with the named columns or with all, as `read` yields them."""
@@ -89,7 +89,7 @@ class Reader:
         stored_names: Sequence[str],
         names: Sequence[str],
         check: RowCheck,
-        is_needless: IsNeedless | None = None,  # noqa: ARG002 - a file has no parts
+        can_skip: CanSkipPart | None = None,  # noqa: ARG002 - a file has no parts
     ) -> Iterator[pa.RecordBatch]:
         """Yield the same rows as `read`, in larger batches if the file has row groups."""
         return self.read(stored_names, names, check)
@@ -99,8 +99,8 @@ _ReadRows = Callable[[Sequence[str], Sequence[str], "RowCheck"], "Iterator[pa.Re
 """`Reader.read` or `Reader.read_ahead`."""
 
 
-IsNeedless = Callable[[int, int], bool]
-"""Takes the number of rows of a part, and the time of its last row; true: the part can be omitted.
+CanSkipPart = Callable[[int, int], bool]
+"""Takes the number of rows of a part and its latest time; returns whether it can be omitted.
 
 It is called before the part is read, when all batches of the parts in front of it were yielded.
 """

@@ -46,6 +46,8 @@ class Numbers:
         self.count = self._done = 0
         self.numbers = np.empty(capacity, dtype=np.int32)
         self._table = Structure(WORLD, "Table")
+        self._fitting_size = 0
+        """The largest size of the table, in entries, for which there was memory."""
         weakref.finalize(self, _forget, self._table)
 
     def add(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
@@ -62,13 +64,15 @@ class Numbers:
 
     def _require_memory(self, names: int) -> None:
         """Raise OutOfMemory unless the table fits that the next `names` may need."""
-        if (self.count + names) * 3 < self._table.size * 2:
+        larger_size = 2 * self._table.size
+        if (self.count + names) * 3 < larger_size or larger_size <= self._fitting_size:
             return
         require_memory(
-            2 * self._table.size * _ENTRY_BYTES,
+            larger_size * _ENTRY_BYTES,
             f"numbering more than {self.count:,} distinct blocks or chunks",
             f"simulate fewer requests ({named('max_requests')}), or larger chunks",
         )
+        self._fitting_size = larger_size
 
     def of(self, names: NDArray[np.int64]) -> NDArray[np.int32]:
         """Return the numbers of `names`."""

@@ -14,7 +14,15 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from kvtrace.requests.int_columns import NONE, Ints, column, dense
+from kvtrace.requests.int_columns import (
+    NONE,
+    Ints,
+    column,
+    dense,
+    offsets_of,
+    run_positions,
+    runs_of,
+)
 from kvtrace.requests.notes import counted
 
 T = TypeVar("T")
@@ -72,13 +80,10 @@ class BlockIds:
         lengths = self.lengths
         ends = np.cumsum(lengths + missing)
         is_old = np.ones(ends[-1], dtype=bool)
-        first_new, added = np.repeat((ends - missing), missing), int(missing.sum())
-        is_old[first_new + np.arange(added) - np.repeat(np.cumsum(missing) - missing, missing)] = (
-            False
-        )
+        is_old[run_positions(ends - missing, missing)] = False
         ids = np.empty(ends[-1], dtype=np.int64)
         ids[is_old] = column(self._ids)
-        ids[~is_old] = np.arange(self.next_id, self.next_id + added)
+        ids[~is_old] = np.arange(self.next_id, self.next_id + int(missing.sum()))
         result = BlockIds()
         result._ids.frombytes(ids.tobytes())
         result._ends.frombytes(ends.astype(np.int64).tobytes())
@@ -86,14 +91,11 @@ class BlockIds:
 
     def reordered(self, order: Ints) -> tuple[Ints, Ints]:
         """Return the offsets and the ids of the requests in `order`."""
-        lengths, ids, ends = self.lengths, column(self._ids), column(self._ends)
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths[order])])
-        if (order[1:] > order[:-1]).all():
-            return offsets, ids
-        ordered = np.empty_like(ids)
-        for start, row in zip(offsets.tolist(), order.tolist(), strict=False):
-            ordered[start : start + lengths[row]] = ids[ends[row] - lengths[row] : ends[row]]
-        return offsets, ordered
+        lengths, ids = self.lengths, column(self._ids)
+        if (order[1:] > order[:-1]).all():  # Most logs are in order, and need no copy.
+            return offsets_of(lengths), ids
+        starts = column(self._ends) - lengths
+        return runs_of(ids, starts[order], lengths[order])
 
 
 class PrefixChains(NamedTuple):

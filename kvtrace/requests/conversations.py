@@ -24,7 +24,7 @@ from kvtrace.core.files import decode_json, read_json
 from kvtrace.core.parameters import named
 from kvtrace.core.text import as_utf8
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.int_columns import Ints, column
+from kvtrace.requests.int_columns import Ints, column, offsets_of
 from kvtrace.requests.json_lines import BlockId, Count, JsonLines, Seconds, wall_ns
 from kvtrace.requests.notes import backwards_notes, counted
 from kvtrace.requests.request_collector import RequestCollector
@@ -213,7 +213,7 @@ def _interleave(lengths: Ints, live: int, rng: np.random.Generator) -> tuple[Int
     They are in order of arrival.
     """
     total = int(lengths.sum())
-    firsts = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)[:-1]])
+    firsts = offsets_of(lengths)[:-1]
     draws = rng.random(total)
     live_conversations = list(range(min(live, len(lengths))))
     next_conversation = len(live_conversations)

@@ -18,7 +18,7 @@ from kvtrace.core.schema import REQUESTS, RequestKind, enum_code, numbers
 from kvtrace.core.tables import SUFFIXES, create, open_table
 from kvtrace.core.units import counted, format_count, format_duration
 from kvtrace.requests.block_ids import prefix_chains
-from kvtrace.requests.int_columns import NONE, Ints
+from kvtrace.requests.int_columns import NONE, Ints, offsets_of
 from kvtrace.requests.requests import Requests, batches, block_lists, check_columns, origin_of
 from kvtrace.requests.source_files import Start, sha256_of
 
@@ -46,7 +46,7 @@ def read(path: Path) -> Requests:
         for name in REQUESTS.names
         if name != "block_ids"
     }
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)])
+    offsets = offsets_of(lengths)
     check_columns(columns, offsets, block_tokens, path)
     chains = prefix_chains(ids, offsets)
     facts = {"of": source} | ({"rechained_ids": chains.renamed} if chains.renamed else {})

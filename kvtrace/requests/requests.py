@@ -23,7 +23,7 @@ from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.schema import REQUESTS, RequestKind, arrow_schema, batch_of, enum_code
 from kvtrace.core.units import format_duration
 from kvtrace.requests.block_ids import prefix_chains
-from kvtrace.requests.int_columns import NONE, Ints, dense, runs_of, shifted
+from kvtrace.requests.int_columns import NONE, Ints, dense, offsets_of, runs_of, shifted
 from kvtrace.requests.notes import counted
 
 MAX_TOKENS: Final = 2**31 - 1
@@ -550,7 +550,7 @@ def requests_of_arrow(table: pa.Table, block_tokens: int) -> Requests:
             path=_IN_MEMORY,
             column="block_ids",
         )
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = offsets_of(lengths)
         chains = prefix_chains(source_ids.astype(np.int64), offsets)
         ids, notes = chains.ids, chains.notes()
     checked = columns | {

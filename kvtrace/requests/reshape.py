@@ -17,7 +17,7 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.json_types import JsonObject
 from kvtrace.core.parameters import named as named_parameter
 from kvtrace.core.units import NS_PER_S, format_duration
-from kvtrace.requests.int_columns import NONE, Ints, dense, runs_of, shifted
+from kvtrace.requests.int_columns import NONE, Ints, dense, offsets_of, runs_of, shifted
 from kvtrace.requests.requests import MAX_BLOCK_ID, MAX_NS, Requests, take
 
 MAX_REQUESTS = 2**31 - 1
@@ -239,7 +239,7 @@ def _copy_requests(requests: Requests, shifts_ns: Ints, ids_of: Callable[[int], 
     order = np.argsort(times, kind="stable")
     new_rows = np.empty(len(order), dtype=np.int64)
     new_rows[order] = np.arange(len(order))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths[order % count])])
+    offsets = offsets_of(lengths[order % count])
     # One copy at a time, which bounds memory.
     ids = np.empty(offsets[-1], dtype=np.int64)
     position_in_chain = np.arange(len(requests.block_ids)) - np.repeat(

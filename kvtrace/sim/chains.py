@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +12,14 @@ from kvtrace.core.errors import ConfigError
 from kvtrace.core.memory import require_memory
 from kvtrace.core.parameters import named
 from kvtrace.native.numbering import MAX_OBJECTS, Numbers, grown
-from kvtrace.requests.int_columns import NONE, dense
+from kvtrace.requests.int_columns import (
+    NONE,
+    batches_of_runs,
+    dense,
+    offsets_of,
+    run_positions,
+)
 from kvtrace.requests.requests import Requests
-
-_BATCH = 1 << 18
 
 
 @dataclass(frozen=True)
@@ -66,23 +69,22 @@ def chunk_chains(requests: Requests, chunk_tokens: int, *, with_partial: bool = 
                 return chains
     partial_tokens = tokens % chunk_tokens * (with_partial & (tokens == requests.input_tokens))
     counts = tokens // chunk_tokens + (partial_tokens > 0)
-    offsets = _offsets(counts)
+    offsets = offsets_of(counts)
     _require_memory(int(offsets[-1]), chunk_tokens)
     numbers = Numbers(int(offsets[-1]))
     if block_tokens:
         # Names are multiplied by chunk_tokens if chunks are partial, so they must be small.
         ids = dense(requests.block_ids)[0] if with_partial else requests.block_ids
         partial = partial_tokens if with_partial else None
-        for first, end in pairwise(_batches(offsets)):
+        for first, end in batches_of_runs(offsets):
             rows = slice(first, end)
             numbers.add(_names_by_block(requests, ids, rows, counts[rows], chunk_tokens, partial))
     else:
         conversation = conversations(requests)[0]
         names_each = int(counts.max(initial=0)) + 1
-        for first, end in pairwise(_batches(offsets)):
+        for first, end in batches_of_runs(offsets):
             batch_counts = counts[first:end]
-            first_names = np.repeat(conversation[first:end] * names_each, batch_counts)
-            numbers.add(first_names + _indices(batch_counts))
+            numbers.add(run_positions(conversation[first:end] * names_each, batch_counts))
     return _chains(numbers, offsets, chunk_tokens)
 
 
@@ -99,7 +101,7 @@ def _names_by_block(
     `partial_tokens` are the tokens of each request's last chunk, 0 if it is a whole one; None
     without partial chunks.
     """
-    chunk_index = _indices(counts)
+    chunk_index = run_positions(np.zeros_like(counts), counts)
     last_block = ((chunk_index + 1) * chunk_tokens - 1) // requests.block_tokens
     if partial_tokens is not None:
         blocks = np.diff(requests.block_offsets)[rows]
@@ -129,15 +131,14 @@ def _chunks_of_blocks(
     """
     per_block = requests.block_tokens // chunk_tokens
     blocks = -(-counts // per_block)
-    block_offsets = _offsets(blocks)
+    block_offsets = offsets_of(blocks)
     numbering = Numbers(int(block_offsets[-1]))
     chunks = np.zeros(0, dtype=np.int64)
-    bounds = _batches(block_offsets)
-    for first, end in pairwise(bounds):
+    for first, end in batches_of_runs(block_offsets):
         count_before = numbering.count
         batch_blocks = blocks[first:end]
-        first_blocks = np.repeat(requests.block_offsets[first:end], batch_blocks)
-        numbers = numbering.add(requests.block_ids[first_blocks + _indices(batch_blocks)])
+        positions = run_positions(requests.block_offsets[first:end], batch_blocks)
+        numbers = numbering.add(requests.block_ids[positions])
         block_chunks = _chunks_of_each_block(counts[first:end], batch_blocks, per_block)
         # Numbers are given in order of first appearance.
         highest = np.maximum.accumulate(np.maximum(numbers, count_before - 1))
@@ -151,10 +152,10 @@ def _chunks_of_blocks(
     if count > MAX_OBJECTS:
         raise ConfigError(f"more than {MAX_OBJECTS} objects, the maximum of a simulation")
     first_numbers = np.cumsum(chunks) - chunks
-    offsets = _offsets(counts)
+    offsets = offsets_of(counts)
     _require_memory(int(offsets[-1]), chunk_tokens)
     slots = np.empty(offsets[-1], dtype=np.int32)
-    for first, end in pairwise(bounds):
+    for first, end in batches_of_runs(block_offsets):
         numbers = numbering.numbers[block_offsets[first] : block_offsets[end]]
         block_chunks = _chunks_of_each_block(counts[first:end], blocks[first:end], per_block)
         first_places = np.cumsum(block_chunks) - block_chunks
@@ -162,26 +163,6 @@ def _chunks_of_blocks(
         batch[:] = np.repeat(first_numbers[numbers] - first_places, block_chunks)
         batch += np.arange(len(batch), dtype=np.int32)
     return Chains(offsets, slots, np.broadcast_to(np.int64(chunk_tokens), count))
-
-
-def _batches(offsets: NDArray[np.int64]) -> list[int]:
-    """Return the bounds of batches of requests, of which each but the last has about _BATCH items.
-
-    Request n has `offsets[n + 1] - offsets[n]` items. Batches bound the memory of temporary arrays.
-    """
-    starts = np.searchsorted(offsets, np.arange(0, offsets[-1], _BATCH), side="left")
-    bounds: list[int] = np.unique(np.append(starts, (0, len(offsets) - 1))).tolist()
-    return bounds
-
-
-def _offsets(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return where the items of each request begin, and behind the last one where all end."""
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(counts)])
-
-
-def _indices(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers from 0 to below each of `counts`, one after the other."""
-    return np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def _chunks_of_each_block(

@@ -42,8 +42,8 @@ from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
 from kvtrace.core.arrays import Array, Columns
-from kvtrace.core.errors import ConfigError, OutOfMemory
-from kvtrace.core.memory import available_bytes
+from kvtrace.core.errors import ConfigError
+from kvtrace.core.memory import require_memory
 from kvtrace.core.native.library import StructAt, defer_signals, function
 from kvtrace.core.native.structs import Structure
 from kvtrace.core.parameters import named
@@ -640,17 +640,13 @@ def tier_limits(preset: Preset) -> tuple[list[int], list[int]]:
 
 
 def check_memory(more_bytes: int) -> None:
-    """Raise OutOfMemory unless `more_bytes` of memory are available.
-
-    Otherwise the kernel would kill this process without a message.
-    """
-    free_bytes = available_bytes()
-    if free_bytes is not None and free_bytes < more_bytes:
-        used = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
-        reason = f"the simulation uses {used} of memory, and {format_bytes(free_bytes)} is free"
-        raise OutOfMemory(
-            f"{reason}: use fewer users or nodes, a shorter {named('duration')} or larger chunks"
-        )
+    """Raise OutOfMemory unless the simulation can have `more_bytes` of memory."""
+    used = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+    require_memory(
+        more_bytes,
+        f"to go on, the simulation, which uses {used},",
+        f"use fewer users or nodes, a shorter {named('duration')} or larger chunks",
+    )
 
 
 def make_rows(columns: Structure, rows: int) -> None:

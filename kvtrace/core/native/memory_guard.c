@@ -18,7 +18,7 @@
 
 enum {
     MAX_LIMITS = 16,
-    KEYS = 3,
+    KEYS = 3, // _KEYS in memory_guard.py.
     PATH_SIZE = 512,
     FILE_SIZE = 8192, // A memory.stat has 2 KiB.
     OUT_OF_MEMORY_EXIT = 7,

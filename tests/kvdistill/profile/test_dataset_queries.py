@@ -8,11 +8,12 @@ import msgspec
 import polars as pl
 import pytest
 from conftest import run_cli
+from trace_datasets import write_both
 
 import kvdistill
 import kvtrace as kt
 from kvdistill.queries import dataset_view
-from kvtrace.core import dataset, table_files
+from kvtrace.core import dataset
 from kvtrace.core.csv_tables import decompress
 from kvtrace.core.dataset import DatasetReader
 from kvtrace.core.errors import TraceError
@@ -25,16 +26,7 @@ GROUPS = range(0, PART_ROWS, GROUP_ROWS)
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     """Return a trace of one file, and its dataset of several parts of several row groups."""
-    folder = tmp_path_factory.mktemp("traces")
-    whole = kt.simulate(
-        path=folder / "t.parquet", preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
-        tiers={"cpu": {"capacity": "64MiB"}, "nvme": {"capacity": "128MiB"}},
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "PART_ROWS", PART_ROWS)
-        patch.setattr(table_files, "ROW_GROUP_ROWS", GROUP_ROWS)
-        parts = whole.save(folder / "d")
-    return whole, parts
+    return write_both(tmp_path_factory.mktemp("traces"), PART_ROWS, GROUP_ROWS)
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 
 import pytest
+from trace_datasets import write_both
 
 import kvreplay
 import kvtrace as kt
@@ -18,14 +19,7 @@ PART_ROWS = 1000
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     """Return a trace of one file, and its dataset of several parts."""
-    folder = tmp_path_factory.mktemp("traces")
-    whole = kt.simulate(
-        path=folder / "t.parquet", preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
-        tiers={"cpu": {"capacity": "64MiB"}, "nvme": {"capacity": "128MiB"}},
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "PART_ROWS", PART_ROWS)
-        return whole, whole.save(folder / "d")
+    return write_both(tmp_path_factory.mktemp("traces"), PART_ROWS)
 
 
 @pytest.mark.parametrize("window", [None, "steady:3s"])

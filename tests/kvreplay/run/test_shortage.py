@@ -37,20 +37,20 @@ def test_a_replay_over_available_memory_names_both_figures(
 ) -> None:
     rows, buffers = 1_000_000, 74 * MIB
     need = PROCESS_BYTES + rows * ROW_BYTES + buffers
-    monkeypatch.setattr(memory_check, "available_bytes", lambda: need)
+    monkeypatch.setattr(memory, "available_bytes", lambda: need)
     check_memory(rows, buffers)
-    monkeypatch.setattr(memory_check, "available_bytes", lambda: need - 1)
+    monkeypatch.setattr(memory, "available_bytes", lambda: need - 1)
     said = "429 MB … 1,000,000 rows, 77.6 MB … 429 MB"
     with pytest.raises(OutOfMemory, match=pattern(said)):
         check_memory(rows, buffers)
-    monkeypatch.setattr(memory_check, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
     check_memory(rows, buffers)
 
 
 def test_a_limit_on_the_process_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
     limit = PROCESS_ADDRESS_BYTES + 10 * ROW_BYTES
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (limit, limit))
-    monkeypatch.setattr(memory_check, "available_bytes", lambda: None)
+    monkeypatch.setattr(memory, "available_bytes", lambda: None)
     check_memory(10)
     with pytest.raises(OutOfMemory, match=r"address space .*ulimit -v"):
         check_memory(11)
@@ -110,7 +110,7 @@ def test_rows_limited_by_time_or_bytes_are_budgeted_as_read(
             replay(Replay(Config(tiers={"nvme": "null"}, limit=limit), trace, run, []))
     # Only those within the limit count, and only those of tiers that have a target.
     monkeypatch.setattr(memory_check, "ROW_BYTES", 1)
-    monkeypatch.setattr(memory_check, "available_bytes", lambda: PROCESS_BYTES + 8 * MIB + 3)
+    monkeypatch.setattr(memory, "available_bytes", lambda: PROCESS_BYTES + 8 * MIB + 3)
     replay(Replay(Config(tiers={"nvme": "null"}, limit="2ns"), trace, run, [], is_forced=True))
     with pytest.raises(OutOfMemory, match=r"\(10 rows"):
         replay(Replay(Config(tiers={"nvme": "null"}, limit="1s"), trace, run, [], is_forced=True))

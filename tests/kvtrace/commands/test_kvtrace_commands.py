@@ -382,7 +382,7 @@ def test_a_simulation_out_of_memory_ends_in_one_line(tmp_path, limit_mib):
 
 def test_what_is_left_of_memory_is_looked_at_as_it_is_taken(tmp_path, monkeypatch, capsys):
     left = iter([1 << 40] * 3)
-    monkeypatch.setattr("kvtrace.sim.simulation.available_bytes", lambda: next(left, 1_000_000))
+    monkeypatch.setattr("kvtrace.core.memory.available_bytes", lambda: next(left, 1_000_000))
     argv = (
         "--users",
         500,

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from conftest import run_cli
 from stores import BUCKET, KEY, SECRET, rclone, stub
+from trace_datasets import write_both
 
 import kvdistill
 import kvreplay
 import kvtrace as kt
-from kvtrace.core import dataset, remote
+from kvtrace.core import remote
 from kvtrace.core.errors import DeviceError, TraceError
 
 PART_ROWS = 6000
@@ -22,14 +23,7 @@ PART_ROWS = 6000
 @pytest.fixture(scope="module")
 def traces(tmp_path_factory):
     """Return a trace of one file, and its dataset of several parts."""
-    folder = tmp_path_factory.mktemp("traces")
-    whole = kt.simulate(
-        path=folder / "t.parquet", preset="lmcache-disk", users=4, duration="20s", model="tiny-1b",
-        tiers={"cpu": {"capacity": "64MiB"}, "nvme": {"capacity": "128MiB"}},
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "PART_ROWS", PART_ROWS)
-        return whole, whole.save(folder / "d")
+    return write_both(tmp_path_factory.mktemp("traces"), PART_ROWS)
 
 
 @pytest.fixture

@@ -61,7 +61,7 @@ def test_chunks_are_numbered_by_first_appearance(
     chunk_tokens: int, batch: int, prompts: list[tuple[list[int], int]]
 ) -> None:
     requests = requests_of(prompts)
-    with patch("kvtrace.sim.chains._BATCH", batch):
+    with patch("kvtrace.requests.int_columns.BATCH_ITEMS", batch):
         chains = chunk_chains(requests, chunk_tokens)
     bounds = zip(chains.offsets[:-1].tolist(), chains.offsets[1:].tolist(), strict=True)
     named = name_chunks(requests, chunk_tokens)
