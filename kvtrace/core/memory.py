@@ -66,16 +66,16 @@ def available_bytes() -> int | None:
     return max(0, min(free_by_limit)) if free_by_limit else None
 
 
-def require_memory(needed_bytes: int, operation: str, advice: str, purpose: str = "") -> None:
+def require_memory(needed_bytes: int, operation: str, advice: str, detail: str = "") -> None:
     """Check, before `operation` begins, that it fits into the memory that is available.
 
-    OutOfMemory, with both figures and `advice`, if it does not; `purpose` says what needs it.
+    OutOfMemory, with both figures and `advice`, if it does not; `detail` explains the first figure.
     """
     available = available_bytes()
     if available is not None and needed_bytes > available:
         raise OutOfMemory(
             f"{operation} needs about {format_bytes(needed_bytes)} of memory"
-            f"{f' ({purpose})' if purpose else ''}, but"
+            f"{f' ({detail})' if detail else ''}, but"
             f" {format_bytes(available)} is available; {advice}"
         )
 

@@ -644,8 +644,9 @@ def check_memory(more_bytes: int) -> None:
     used = format_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
     require_memory(
         more_bytes,
-        f"to go on, the simulation, which uses {used},",
+        "the simulation",
         f"use fewer users or nodes, a shorter {named('duration')} or larger chunks",
+        f"in addition to the {used} that it uses",
     )
 
 
